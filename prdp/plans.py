@@ -248,7 +248,7 @@ class Plan:
                 )
             )
         made = {"release": model.release, "dataset": model.dataset.name, "plan_digest": model.digest}
-        return made | {"report": str(outcome.report), "confidential": True, "found": outcome.found}
+        return made | {"report": str(outcome.report), "confidential": True, "found": outcome.mistaken}
 
     def _repr_html_(self) -> str:
         return self.explain()._repr_html_()

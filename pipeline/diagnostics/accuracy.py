@@ -142,7 +142,7 @@ def task_for(query: Query, domain: Domain, published: Path | None) -> AccuracyTa
 
 def _groupings(query: Query, domain: Domain) -> tuple[Grouping, ...]:
     """Return the groupings of a query's cells: by industry, and by each key that is classes of a measure."""
-    found = []
+    groupings = []
     for level in query.by:
         dimension = domain.dimensions[domain.levels[level]]
         if SECTOR_LEVEL in dimension.levels or dimension.classes is not None:
@@ -150,8 +150,8 @@ def _groupings(query: Query, domain: Domain) -> tuple[Grouping, ...]:
             groups = dimension.between(level, name)
             if groups is not None:
                 of = dict(zip(dimension.level_codes(level), groups.tolist(), strict=True))
-                found.append(Grouping(name, level, dimension.level_codes(name), of))
-    return tuple(found)
+                groupings.append(Grouping(name, level, dimension.level_codes(name), of))
+    return tuple(groupings)
 
 
 def accuracy_json(task: AccuracyTask, files: Sequence[Mapping[str, Added]]) -> dict[str, list[dict[str, Any]]]:
@@ -174,12 +174,12 @@ def _rows(name: str, labels: Sequence[str], files: Sequence[Added]) -> list[dict
     }
     relative = Distributions.merged(file.relative for file in files)
     everywhere = Distributions.merged({(RELATIVE, 0): counts} for counts in relative.values())
-    found = [
+    rows = [
         {name: label} | _row({n: s[i] for n, s in sums.items()}, relative.get((RELATIVE, i)))
         for i, label in enumerate(labels)
     ]
-    found.append({name: "all"} | _row({n: math.fsum(s) for n, s in sums.items()}, everywhere.get((RELATIVE, 0))))
-    return [row for row in found if row["cells"]]
+    rows.append({name: "all"} | _row({n: math.fsum(s) for n, s in sums.items()}, everywhere.get((RELATIVE, 0))))
+    return [row for row in rows if row["cells"]]
 
 
 def classes_of(truth: Floats) -> Int64s:
@@ -265,18 +265,18 @@ class Bins:
     @classmethod
     def of(cls, classes: Int64s, errors: Floats) -> "Bins":
         """Return the bins of some errors; an infinite one counts as the largest double."""
-        numbers, at = np.unique(classes * BINS + bins_of(errors), return_inverse=True)
+        numbers, position = np.unique(classes * BINS + bins_of(errors), return_inverse=True)
         held = np.minimum(errors, np.finfo(np.float64).max / max(len(errors), 1))
-        return cls(numbers, np.bincount(at, minlength=len(numbers)), _sums(at, held, len(numbers)))
+        return cls(numbers, np.bincount(position, minlength=len(numbers)), _sums(position, held, len(numbers)))
 
     @classmethod
     def merged(cls, parts: Sequence["Bins"]) -> "Bins":
         """Return the bins of several parts."""
-        numbers, at = np.unique(np.concatenate([part.numbers for part in parts]), return_inverse=True)
+        numbers, position = np.unique(np.concatenate([part.numbers for part in parts]), return_inverse=True)
         counts, sums = (np.concatenate([getattr(part, name) for part in parts]) for name in ("counts", "sums"))
         added = np.zeros(len(numbers), dtype=np.int64)
-        np.add.at(added, at, counts)
-        return cls(numbers, added, _sums(at, sums, len(numbers)))
+        np.add.at(added, position, counts)
+        return cls(numbers, added, _sums(position, sums, len(numbers)))
 
     def quantile(self, chosen: Int64s, share: Fraction) -> float | None:
         """Return a quantile of the errors of some classes: the mean of the bin in which it lies.
@@ -284,10 +284,10 @@ class Bins:
         Within one part in 64 of the true one; exact for whole numbers below 128. None without errors.
         """
         mine = np.isin(self.numbers // BINS, chosen)
-        bins, at = np.unique(self.numbers[mine] % BINS, return_inverse=True)
+        bins, position = np.unique(self.numbers[mine] % BINS, return_inverse=True)
         if not len(bins):
             return None
-        counts, sums = (np.bincount(at, values[mine], len(bins)) for values in (self.counts, self.sums))
+        counts, sums = (np.bincount(position, values[mine], len(bins)) for values in (self.counts, self.sums))
         cumulative = np.cumsum(counts)
         needed = -(-int(cumulative[-1]) * share.numerator // share.denominator)
         i = np.searchsorted(cumulative, needed)

@@ -75,7 +75,7 @@ class Checked:
     spec: SumSpec
     columns: Sequence[str] | None  # those of the first file that could be read; None: of none
     mistakes: Sequence[PlanError]  # of each file's schema
-    found: Found | None  # what the scan found; None: the schema did not let it begin
+    scanned: Found | None  # what the scan found; None: the schema did not let it begin
     ids: bool  # whether ids were compared
 
 
@@ -92,14 +92,14 @@ def report(plan: Plan, judges: Sequence[CodeJudge], checked: Checked, share: Fra
         "files": [list(error.lines) for error in checked.mistakes],
         "ids_compared": checked.ids,
     }
-    found = checked.found
-    if found is not None:
-        made["rows"] = sum(count for seen, count in found.seen.items() if seen.what == ROWS)
-        made["left_out"] = found.seen[Seen(LEFT_OUT)]
-        made["rules"] = list(_rules(spec, found.broken))
-        made["codes"] = list(_codes(judges, found))
+    scanned = checked.scanned
+    if scanned is not None:
+        made["rows"] = sum(count for seen, count in scanned.seen.items() if seen.what == ROWS)
+        made["left_out"] = scanned.seen[Seen(LEFT_OUT)]
+        made["rules"] = list(_rules(spec, scanned.broken))
+        made["codes"] = list(_codes(judges, scanned))
         made["beyond_references"] = {
-            seen.of or "any measure": count for seen, count in sorted(found.seen.items()) if seen.what == BEYOND
+            seen.of or "any measure": count for seen, count in sorted(scanned.seen.items()) if seen.what == BEYOND
         }
     made["findings"] = list(_findings(made, share))
     made["notes"] = list(_notes(plan, made))
@@ -147,11 +147,11 @@ def needed_columns(plan: Plan, spec: SumSpec) -> dict[str, str]:
     return named | {f"dataset.measures.{measure.name}.column": measure.column for measure in spec.measures}
 
 
-def _column_facts(plan: Plan, spec: SumSpec, found: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+def _column_facts(plan: Plan, spec: SumSpec, present: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     needed = needed_columns(plan, spec)
-    free = [name for name in found or () if name not in needed.values()]
+    free = [name for name in present or () if name not in needed.values()]
     for key, column in needed.items():
-        there = None if found is None else column in found
+        there = None if present is None else column in present
         near = nearest(column, free) if there is False else None
         yield {"key": key, "column": column, "found": there, "nearest": near}
 
@@ -164,13 +164,13 @@ def _rules(spec: SumSpec, broken: Counter[int]) -> Iterator[dict[str, Any]]:
         yield {"column": column, "rule": rule, "count": count, "of": "id" if rule in BY_ID else "row"}
 
 
-def _codes(judges: Sequence[CodeJudge], found: Found) -> Iterator[dict[str, Any]]:
+def _codes(judges: Sequence[CodeJudge], scanned: Found) -> Iterator[dict[str, Any]]:
     for judge in judges:
         own = " or ".join(map(str, judge.own))
         for wrong in Wrong:
             mine = {
                 seen: count
-                for seen, count in found.seen.items()
+                for seen, count in scanned.seen.items()
                 if (seen.what, seen.of, seen.wrong) == (CODE, judge.key.column, wrong.name)
             }
             if not mine:
@@ -272,10 +272,10 @@ class CheckJob(RecordedJob):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the report of a check lies, and whether it found something; both for the enclave alone."""
+    """Where the report of a check lies, and whether it has mistakes; both for the enclave alone."""
 
     report: Path
-    found: bool
+    mistaken: bool
 
 
 def check(job: CheckJob) -> Outcome:

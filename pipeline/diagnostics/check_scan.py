@@ -110,9 +110,9 @@ class CodeJudge:
         bare = code.strip()
         if bare != code:
             return Judgement(Wrong.SPACES, code, bare) if self._known(bare) else Judgement(Wrong.TEXT)
-        whole, point, zeros = code.partition(".")
+        digits, point, zeros = code.partition(".")
         if point and not zeros.strip("0"):
-            full = self._filled(whole)
+            full = self._filled(digits)
             return Judgement(Wrong.DECIMALS, code, full) if full else Judgement(Wrong.TEXT)
         if code in SECTOR_RANGES.values() and self._of_industries:
             return Judgement(Wrong.RANGE, code)
@@ -167,11 +167,11 @@ class Found:
     @classmethod
     def merged(cls, parts: Iterable["Found"]) -> "Found":
         """Return what all parts found."""
-        found = cls(Counter(), Counter())
+        merged = cls(Counter(), Counter())
         for part in parts:
-            found.broken.update(part.broken)
-            found.seen.update(part.seen)
-        return found
+            merged.broken.update(part.broken)
+            merged.seen.update(part.seen)
+        return merged
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -216,7 +216,7 @@ class LookAt:
             return Counter()
         good = np.ones(count, dtype=np.bool_) if records.good is None else records.good
         sizes = {m.name: np.abs(records.values[m.name]) for m in self.spec.measures}
-        larger = [{name: size > at.get(name, -1) for name, size in sizes.items()} for at in self.references]
+        larger = [{name: size > limit.get(name, -1) for name, size in sizes.items()} for limit in self.references]
         beyond = {name: np.logical_and.reduce([each[name] for each in larger]) for name in sizes}
         beyond[""] = np.logical_and.reduce([np.logical_or.reduce(list(each.values())) for each in larger])
         counts = {Seen(BEYOND, name): int(np.count_nonzero(rows & good)) for name, rows in beyond.items()}
@@ -253,8 +253,8 @@ def _codes(judge: CodeJudge, batch: pa.RecordBatch) -> Counter[Seen]:
         judgement = judge.judged(code) if count else None
         if judgement is not None:
             kinds[judgement.wrong] += 1
-            told = judgement if kinds[judgement.wrong] <= MOST_CODES else Judgement(judgement.wrong)
-            seen[Seen(CODE, column, told.wrong.name, told.code, told.meant)] += count
+            shown = judgement if kinds[judgement.wrong] <= MOST_CODES else Judgement(judgement.wrong)
+            seen[Seen(CODE, column, shown.wrong.name, shown.code, shown.meant)] += count
     return seen
 
 

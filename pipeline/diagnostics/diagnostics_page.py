@@ -195,12 +195,12 @@ def _errors_picture(query: str, classes: Iterable[Json]) -> tuple[Picture | None
     if not series:
         return None, ""
     title = f"Standard errors of {query}"
-    told = (
+    caption = (
         f"{label}: {number(points[0][1])} where totals are {number(points[0][0])} on average, "
         f"{number(points[-1][1])} where they are {number(points[-1][0])}"
         for label, points in series.items()
     )
-    return _picture(title, draw), f"{title}. {'; '.join(told)}."
+    return _picture(title, draw), f"{title}. {'; '.join(caption)}."
 
 
 def _picture(title: str, draw: Draw) -> Picture | None:

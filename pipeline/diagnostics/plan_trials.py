@@ -95,7 +95,7 @@ def try_plans(job: TrialJob) -> Tried:
         "notice": NOTICE,
         "microdata": job.origin.to_json() | {"label": job.origin.label},
         "draws": job.draws,
-        "plans": [found for found, _ in tried],
+        "plans": [result for result, _ in tried],
     }
     return Tried(document, [cells for _, cells in tried])
 
@@ -131,7 +131,7 @@ class _Trial:
             self._tell("losses")
             task = RecordTask(LossSpec.of(plan, layout), None)
             of_records = RecordSummary.merged(job.engine.each(task, list(enumerate(records)), "reading"))
-        found = {
+        result = {
             "release": plan.release,
             "file": plan.path.name,
             "dataset": plan.dataset.name,
@@ -146,7 +146,7 @@ class _Trial:
             },
             "needs": needs,
         }
-        return found, cells
+        return result, cells
 
     def _table(self, number: int, totals: Totals) -> dict[str, Any]:
         query = self.plan.queries[number]

@@ -162,11 +162,11 @@ class Counts:
         total = int(cumulative[-1])
         ends = np.minimum(upper_ends(self.bins), self.largest)
         needed = [-(-total * Fraction(q).numerator // Fraction(q).denominator) for q in QUANTILES]
-        at = np.searchsorted(cumulative, needed)
+        position = np.searchsorted(cumulative, needed)
         shown = np.unique(np.linspace(0, len(ends) - 1, min(len(ends), CURVE_POINTS)).astype(int))
         return {
             "count": total,
-            "quantiles": {q: _up(float(ends[i])) for q, i in zip(QUANTILES, at, strict=True)},
+            "quantiles": {q: _up(float(ends[i])) for q, i in zip(QUANTILES, position, strict=True)},
             "largest": _up(self.largest),
             "curve": [[_up(float(ends[i])), int(cumulative[i]) / total] for i in shown],
         }

@@ -179,12 +179,12 @@ class Economy:
         made = kept = 0
         for number, table in enumerate(self._tables()):
             taken = {name: _stepped(table[column], steps.get(name)) for name, column in columns.items()}
-            path, whole = out / f"part-{number:05d}.parquet", out / ".whole.parquet"
-            write_parquet([pa.table(taken)], whole, coded)
-            inside = _inside(whole, spec)
+            path, complete = out / f"part-{number:05d}.parquet", out / ".whole.parquet"
+            write_parquet([pa.table(taken)], complete, coded)
+            inside = _inside(complete, spec)
             made, kept = made + len(inside), kept + int(inside.sum())
-            write_parquet([pq.read_table(whole).filter(pa.array(inside))], path, coded)
-            whole.unlink()
+            write_parquet([pq.read_table(complete).filter(pa.array(inside))], path, coded)
+            complete.unlink()
         if not kept:
             raise PlanError("the plan's domain has none of the economy's codes: it would be tried on empty cells")
         return Microdata(out, made, kept, plan.dataset.owner or (FIRM if columns.get(FIRM) == FIRM else None))
@@ -224,8 +224,8 @@ def _resized(table: pa.Table, sizes: Sizes, rng: np.random.Generator) -> pa.Tabl
     rank = np.empty(len(before), dtype=np.int64)
     rank[np.lexsort((rng.random(len(before)), before))] = np.arange(len(before))
     shares = np.cumsum(sizes.count) / sizes.count.sum()
-    at = np.searchsorted(shares, (rank + rng.random(len(before))) / len(before))
-    after = np.rint(sizes.value[np.minimum(at, len(shares) - 1)]).astype(np.int64)
+    position = np.searchsorted(shares, (rank + rng.random(len(before))) / len(before))
+    after = np.rint(sizes.value[np.minimum(position, len(shares) - 1)]).astype(np.int64)
     factor = after / np.maximum(before, 1)
     for name in table.column_names:
         if name in MEASURES:
@@ -238,8 +238,8 @@ def _stepped(column: pa.ChunkedArray, step: Fraction | None) -> pa.ChunkedArray:
     """Return whole numbers as multiples of a step above 1, rounded down; others are multiples of it already."""
     if step is None or step <= 1:
         return column
-    whole = int(step)
-    return pc.multiply(pc.divide(column, whole), whole)
+    units = int(step)
+    return pc.multiply(pc.divide(column, units), units)
 
 
 def _inside(path: Path, spec: SumSpec) -> Mask:

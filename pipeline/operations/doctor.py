@@ -50,14 +50,14 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
     engine = asked.engine
     tls, dask = _dask_tls() if engine != "spark" else ({}, [])
     spark = [*_spark(engine == "spark")] if engine != "dask" else []
-    address, opened, told = _ledger(asked.ledger)
+    address, opened, checked = _ledger(asked.ledger)
     files, served = dict(tls), None
     with suppress(PrdpError):  # told already of the address; or the ledger went away after it had answered
         files = {**connection_files(address), **tls}
         served = None if opened is None else opened.served_certificate()
     pins = [] if opened is None else [opened.staging_root / KEY_FILE]
     return [
-        *(*spark, *dask, _extras(), *_limits(), *told),
+        *(*spark, *dask, _extras(), *_limits(), *checked),
         *_places(opened, now, asked),
         *_secrets({path for name, path in files.items() if _holds_key(name, files)} | {*pins, *_spark_secret()}),
         *_signing(),
@@ -143,11 +143,11 @@ def _extras() -> Finding:
 def _limits() -> Iterator[Finding]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = files >= LEAST_FILES or files == resource.RLIM_INFINITY
-    told = f"a process may have {'any number of' if files == resource.RLIM_INFINITY else f'{files:,}'} files open"
-    yield good("limits", told) if enough else mend("limits", told, f"ulimit -n {4 * LEAST_FILES}, or LimitNOFILE=")
+    text = f"a process may have {'any number of' if files == resource.RLIM_INFINITY else f'{files:,}'} files open"
+    yield good("limits", text) if enough else mend("limits", text, f"ulimit -n {4 * LEAST_FILES}, or LimitNOFILE=")
     if resource.getrlimit(resource.RLIMIT_CORE)[0] != 0:
-        told = "a process that fails may write its memory to disk, with totals and keys"
-        yield mend("limits", told, "ulimit -c 0, or LimitCORE=0")
+        text = "a process that fails may write its memory to disk, with totals and keys"
+        yield mend("limits", text, "ulimit -c 0, or LimitCORE=0")
     else:
         yield good("limits", "no core dumps are written")
 

@@ -70,12 +70,12 @@ def certificates(files: Mapping[str, Path], now: datetime, served: bytes | None 
     And for the one, in DER, that the ledger's server has `served`.
     """
     named = {name: path for name, path in files.items() if not name.endswith(("key", "passfile"))}
-    found = [_of_certificates(name, path, now) for name, path in named.items()]
+    checks = [_of_certificates(name, path, now) for name, path in named.items()]
     if served is not None:
-        found.append(
+        checks.append(
             _dated("the one of the ledger's server", load_der_x509_certificate(served).not_valid_after_utc, now)
         )
-    return found or [unseen("certificates", "no setting of the ledger's connection or of Dask names one")]
+    return checks or [unseen("certificates", "no setting of the ledger's connection or of Dask names one")]
 
 
 def _of_certificates(name: str, path: Path, now: datetime) -> Finding:
@@ -91,8 +91,8 @@ def _of_certificates(name: str, path: Path, now: datetime) -> Finding:
 def _dated(what: str, end: datetime, now: datetime) -> Finding:
     if end - now >= SOON:
         return good("certificates", f"{what} is valid until {end:%Y-%m-%d}")
-    told = f"{what} {'ended' if end <= now else 'ends'} on {end:%Y-%m-%d}"
-    return mend("certificates", told, "make a new one, and put it in its place")
+    text = f"{what} {'ended' if end <= now else 'ends'} on {end:%Y-%m-%d}"
+    return mend("certificates", text, "make a new one, and put it in its place")
 
 
 def disks(places: Iterable[tuple[str, Path]], least: float) -> Iterator[Finding]:
@@ -107,9 +107,9 @@ def disks(places: Iterable[tuple[str, Path]], least: float) -> Iterator[Finding]
         named += [what] if what not in named else []
     for there, whats in held.values():
         free = shutil.disk_usage(there).free / 1e9
-        told = f"{free:,.1f} GB are free for {', '.join(whats)} (the disk of {there})"
-        short = mend("disk", told, f"make room: fewer than {least:g} GB; staging: prdp ledger staging purge")
-        yield short if free < least else good("disk", told)
+        text = f"{free:,.1f} GB are free for {', '.join(whats)} (the disk of {there})"
+        short = mend("disk", text, f"make room: fewer than {least:g} GB; staging: prdp ledger staging purge")
+        yield short if free < least else good("disk", text)
 
 
 def health(
@@ -176,8 +176,8 @@ def _waiting(
             state = ledger.state(row.release)
             fix = WHAT_TO_DO[kind].format(release=row.release, out=state.out if state else "")
             hours = waits / timedelta(hours=1)
-            told = f"{hours:,.1f} hours" if hours < 48 else f"{waits.days:,} days"
-            yield mend("releases", f"{row.release} is {kind} for {told}", fix)
+            text = f"{hours:,.1f} hours" if hours < 48 else f"{waits.days:,} days"
+            yield mend("releases", f"{row.release} is {kind} for {text}", fix)
 
 
 def _drawn_again(rows: Sequence[Row], now: datetime) -> Iterator[Finding]:

@@ -63,14 +63,14 @@ def officer_page(
 
     `staged` says where the page of a held release lies: as text, and as a link where a browser can follow one.
     """
-    found = histories(entries)
+    releases = histories(entries)
     budgets: dict[str, Budget] = {}
     for entry in (each for each in entries if each.event == BUDGETED):
         budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
-    kept = accounts(budgets, [history.state for history in found.values()])
+    kept = accounts(budgets, [history.state for history in releases.values()])
     refused = Counter(entry.dataset for entry in entries if entry.refuses)
-    held = [history for history in found.values() if history.state.status == "held" and not history.state.approved]
-    stuck = [*_closed(entries), *_stuck(found.values(), now), *_refused(kept, refused)]
+    held = [history for history in releases.values() if history.state.status == "held" and not history.state.approved]
+    stuck = [*_closed(entries), *_stuck(releases.values(), now), *_refused(kept, refused)]
     return rendered(
         "officer.html",
         mark=MARK,
@@ -90,7 +90,7 @@ def officer_page(
             words=[3],
         ),
         spent=[_spent(account, refused) for account in kept],
-        releases=_releases(found.values()),
+        releases=_releases(releases.values()),
         acts=_acts(entries),
         most=f"{MOST_ACTS:,}",
         cut=len(entries) > MOST_ACTS,
@@ -137,9 +137,9 @@ def _stuck(releases: Iterable[History], now: datetime) -> Iterator[Sequence[str]
             kind = "approved"
         waits = now - datetime.fromisoformat(time)
         if kind in WHAT_TO_DO and (kind != "held" or waits > HELD_LONG):
-            told = f"held for {waits.days} days" if kind == "held" else kind
+            text = f"held for {waits.days} days" if kind == "held" else kind
             advice = WHAT_TO_DO[kind].format(release=state.release, out=state.out)
-            yield f"release {state.release}", told, time[:10], advice
+            yield f"release {state.release}", text, time[:10], advice
 
 
 def _refused(kept: Sequence[Account], refused: Mapping[str, int]) -> Iterator[Sequence[str]]:
@@ -180,13 +180,13 @@ def _limit_bars(under: UnderLimit) -> dict[str, Any]:
         cut = len(shown) - MOST_BARS + 1
         earlier = sum((loss for _, loss, _ in shown[:cut]), Fraction(0))
         shown = [(f"{cut} earlier releases", earlier, True), *shown[cut:]]
-    whole = max(under.limit.rho, under.total) or Fraction(1)
+    width = max(under.limit.rho, under.total) or Fraction(1)
     bars, before = [], Fraction(0)
     for label, loss, public in shown:
-        bars.append(_bar(label, before / whole, loss / whole, bound_text(loss), "share" if public else "range"))
+        bars.append(_bar(label, before / width, loss / width, bound_text(loss), "share" if public else "range"))
         before += loss
     left = max(under.left, Fraction(0))
-    bars.append(_bar("left", before / whole, left / whole, down_text(under.left), "free"))
+    bars.append(_bar("left", before / width, left / width, down_text(under.left), "free"))
     return {
         "at": under.limit.at.label,
         "spent": bound_text(under.total),
@@ -205,14 +205,14 @@ def _limit(limit: Limit) -> str:
     return str(as_json(limit.rho))
 
 
-def _releases(found: Iterable[History]) -> Table:
+def _releases(releases: Iterable[History]) -> Table:
     rows = [
         (
             *(history.state.release, history.state.dataset, history.state.status),
             *(str(history.state.draws), str(history.state.charges), history.acts[-1][0][:10]),
             *(history.state.reservation["supersedes"] or "–", history.state.out),
         )
-        for history in found
+        for history in releases
     ]
     return Table(("release", "dataset", "state", "draws", "charged", "since", "supersedes", "output"), rows, [3, 4])
 
@@ -234,23 +234,23 @@ def _acts(entries: Sequence[Entry]) -> Table:
 def _told(entry: Entry) -> str:
     """Return what an act says beside its name; no count of records, noisy or not."""
     facts = entry.facts
-    told = [str(facts["reason"])] if facts.get("reason") else []
+    texts = [str(facts["reason"])] if facts.get("reason") else []
     if entry.event == BUDGETED:
         limits = (Limit.from_json(limit) for limit in facts["limits"])
-        told += ["; ".join(f"at most {as_json(limit.rho)} at {limit.label}" for limit in limits)]
+        texts += ["; ".join(f"at most {as_json(limit.rho)} at {limit.label}" for limit in limits)]
     if entry.event == REQUIRED and (required := Required.of(facts)) is not None:
-        told.append(required.words)
+        texts.append(required.words)
     if entry.event == "tested":
-        told.append("passed" if facts["passed"] else "refused: too many records left out")
+        texts.append("passed" if facts["passed"] else "refused: too many records left out")
     if entry.event == "charged":
-        told.append(f"counts {facts['charges']} times")
+        texts.append(f"counts {facts['charges']} times")
     if entry.event == "drawn":
-        told.append(f"draw {facts['draw']}")
+        texts.append(f"draw {facts['draw']}")
     if entry.event == "purged":
-        told.append(f"{len(facts['names'])} removed")
+        texts.append(f"{len(facts['names'])} removed")
     if facts.get("exposed"):
-        told.append("others may have seen it")
-    return "; ".join(told)
+        texts.append("others may have seen it")
+    return "; ".join(texts)
 
 
 def write_officer_page(ledger: Ledger, out: Path) -> Path:

@@ -159,8 +159,8 @@ def trace_of(run: Run) -> dict[str, Any]:
     """Return a run as a request of OTLP, under new random names; release, attempt and exit code are the run's alone."""
     trace, root = secrets.token_hex(16), secrets.token_hex(8)
     facts = {"prdp.release": run.release, "prdp.attempt": run.attempt, "prdp.exit_code": run.exit_code}
-    whole = Stage("prdp release", run.began, run.ended, run.exit_code != 0)
-    spans = [{**_span(trace, root, whole), "attributes": _attributes(facts)}]
+    release_stage = Stage("prdp release", run.began, run.ended, run.exit_code != 0)
+    spans = [{**_span(trace, root, release_stage), "attributes": _attributes(facts)}]
     spans += [{**_span(trace, secrets.token_hex(8), stage), "parentSpanId": root} for stage in run.stages]
     resource = {"attributes": _attributes({"service.name": "prdp", "service.version": version("prdp")})}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "prdp"}, "spans": spans}]}]}
@@ -205,8 +205,8 @@ class Watch(logging.Handler):
 
     def run(self, exit_code: int) -> Run:
         """Return the run, which ends now."""
-        told = (self._plan, self._release, self._attempt, self._began, time.time(), exit_code)
-        return Run(*told, stages=tuple(self._stages))
+        observed = (self._plan, self._release, self._attempt, self._began, time.time(), exit_code)
+        return Run(*observed, stages=tuple(self._stages))
 
     def write(self, place: str, run: Run) -> None:
         """Write the metrics of the run and of the ledger; raises Unsent where they cannot be written."""

@@ -202,11 +202,11 @@ def mechanisms_of(query: Query) -> list[str]:
 
 def _losses(plan: Plan, policy: PolicySum) -> Iterator[dict[str, Any]]:
     """Yield what units no larger than each reference of the plan's budget lose at most, and what that means."""
-    for at in (limit.at for limit in plan.budget):
-        here = located(plan, at, below=True)
+    for reference in (limit.at for limit in plan.budget):
+        here = located(plan, reference, below=True)
         total = total_loss(policy, here)
         means = interpret_at(policy, here, total, DELTA)
-        label = GROUPED.sub(lambda digits: f"{int(digits[0]):,}", reference_text(at.to_json()).replace("=", " "))
+        label = GROUPED.sub(lambda digits: f"{int(digits[0]):,}", reference_text(reference.to_json()).replace("=", " "))
         kept = ("epsilon", "delta", "power", "size")
         yield {"at": label, "rho": total.to_json()["rho"]} | {key: means[key] for key in kept}
 

@@ -229,8 +229,8 @@ class Verified:
         """Return what was verified of a manifest and its files."""
         names = ("release", "attempt", "plan_digest", "date", "ledger_head")
         files, size = manifest.size
-        told = {name: manifest[name] for name in names}
-        return cls(**told, files=files, bytes=size, signed_by=manifest.signed_by)
+        facts = {name: manifest[name] for name in names}
+        return cls(**facts, files=files, bytes=size, signed_by=manifest.signed_by)
 
 
 def verify_release(folder: Location, key: "PublicKey | None" = None) -> Verified:

@@ -162,7 +162,7 @@ def guarantee(
         stated |= {"{least}": "that of the test of records left out"}
         stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
 
-    def told(text: str) -> str:
+    def filled(text: str) -> str:
         for name, value in stated.items():
             text = text.replace(name, value)
         return text
@@ -172,7 +172,7 @@ def guarantee(
         words += PURE.format(unit="record" if owner is None else "firm")
         formula += PURE_FORMULA
     assumptions = [*ASSUMPTIONS, RECORDS[duplicates], *(LEFT_OUT if test else ()), *(() if owner is None else (OWNED,))]
-    return {"words": told(words), "formula": told(formula), "assumptions": [told(text) for text in assumptions]}
+    return {"words": filled(words), "formula": filled(formula), "assumptions": [filled(text) for text in assumptions]}
 
 
 def composition(plan: Plan) -> str:

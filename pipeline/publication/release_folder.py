@@ -34,9 +34,9 @@ def published_part(folder: Location, file: File, coded: Sequence[str] = ()) -> p
 
     Raises StateError, also while it is read, where it changed since it was verified or is no table of prdp's.
     """
-    at, data = folder / file["path"], published_bytes(folder, file)
-    with as_written(at):
-        return _Part(at, data, coded)
+    path, data = folder / file["path"], published_bytes(folder, file)
+    with as_written(path):
+        return _Part(path, data, coded)
 
 
 class _Part(pq.ParquetFile):  # type: ignore[misc]
@@ -269,12 +269,12 @@ class Source:
         folder, file = self.reconciled
         estimates = Reader(self._read(folder, [file]))
         for piece in self._read(self.folder, self.files):
-            found = estimates.take(len(piece))
-            if not same_keys(piece, found, self.levels):
+            estimate = estimates.take(len(piece))
+            if not same_keys(piece, estimate, self.levels):
                 raise PlanError(f"{folder}: the cells of the table {self.name} are not those of the release")
             for name, published in zip((VALUE, ERROR), PUBLISHED, strict=True):
-                found = found.append_column(published, piece.column(name))
-            yield found
+                estimate = estimate.append_column(published, piece.column(name))
+            yield estimate
 
     def _read(
         self, folder: Location, files: Iterable[File], figures: Sequence[str] = (VALUE, ERROR)
@@ -301,13 +301,13 @@ class Reader:
 
     def take(self, rows: int) -> pa.Table:
         """Return the next rows in one chunk a column, fewer where the table ends."""
-        found = sum(len(piece) for piece in self._left)
-        while found < rows:
+        read = sum(len(piece) for piece in self._left)
+        while read < rows:
             piece = next(self._pieces, None)
             if piece is None:
                 break
             self._left.append(piece)
-            found += len(piece)
+            read += len(piece)
         table = pa.concat_tables(self._left)
         self._left = [table.slice(rows)]
         return table.slice(0, rows).unify_dictionaries().combine_chunks()
@@ -330,8 +330,8 @@ def released(manifests: Sequence[Manifest]) -> tuple[dict[str, Source], list[dic
                 raise PlanError(f"{folder} and {sources[name].folder}: both releases have a table {name}: give one")
             parts = tuple(file for file in table["files"] if file["path"].endswith(".parquet"))
             sources[name] = Source(name, folder, parts, table["rows"], levels[name], query)
-    told = ("release", "attempt", "date", "plan_digest")
-    return sources, [{key: of[key] for key in told} | {"manifest_sha256": of.sha256} for of in manifests]
+    names = ("release", "attempt", "date", "plan_digest")
+    return sources, [{key: of[key] for key in names} | {"manifest_sha256": of.sha256} for of in manifests]
 
 
 def needed(sources: Mapping[str, Source], values: Mapping[str, str], file: str) -> dict[str, Source]:
@@ -380,11 +380,11 @@ def same_keys(one: pa.Table, other: pa.Table, levels: Sequence[str]) -> bool:
 def coefficient(values: NDArray[Any], errors: Floats) -> Floats:
     """Return coefficients of variation in percent: the error over the absolute value; 0 where there is no error."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = 100 * errors / np.abs(values.astype(np.float64))
-    return np.where(errors == 0, 0.0, found)
+        percent = 100 * errors / np.abs(values.astype(np.float64))
+    return np.where(errors == 0, 0.0, percent)
 
 
-def whole(values: NDArray[Any], unit: int = 1) -> NDArray[np.int64]:
+def rounded_to(values: NDArray[Any], unit: int = 1) -> NDArray[np.int64]:
     """Return values rounded to multiples of `unit`, the middle to even ones, held at the last doubles within ±2⁶³."""
     if values.dtype == np.int64 and unit == 1:
         return values
@@ -395,12 +395,12 @@ def whole(values: NDArray[Any], unit: int = 1) -> NDArray[np.int64]:
 
 def numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """Return a column of numbers."""
-    found: NDArray[Any] = column(table, name).to_numpy(zero_copy_only=False)
-    return found
+    values: NDArray[Any] = column(table, name).to_numpy(zero_copy_only=False)
+    return values
 
 
 def equal_codes(one: pa.Array, codes: pa.Array) -> NDArray[np.int64]:
     """Return of each code of a dictionary array its number among `codes`, −1 where it is none of them."""
-    found = pc.index_in(one.dictionary, codes).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    numbers: NDArray[np.int64] = found[one.indices.to_numpy(zero_copy_only=False)]
+    position = pc.index_in(one.dictionary, codes).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    numbers: NDArray[np.int64] = position[one.indices.to_numpy(zero_copy_only=False)]
     return numbers

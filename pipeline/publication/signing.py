@@ -51,26 +51,26 @@ class PublicKey:
 
         Raises StateError that says whether it is missing, no signature, by another key, or of other bytes.
         """
-        at = folder / f"{name}{SIGNED}"
+        file = folder / f"{name}{SIGNED}"
         try:
-            data = at.read()
+            data = file.read()
             named, signature = _parts(data)
         except FileNotFoundError:
-            raise StateError(f"{at} is not there: {name} is not signed, or its signature was removed") from None
+            raise StateError(f"{file} is not there: {name} is not signed, or its signature was removed") from None
         except OSError as error:
-            raise StateError(f"{at} cannot be read: {error.strerror}") from None
+            raise StateError(f"{file} cannot be read: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
-            raise StateError(f"{at} is no signature of prdp: it was changed or is not one") from None
+            raise StateError(f"{file} is no signature of prdp: it was changed or is not one") from None
         if named != self.fingerprint:
-            raise StateError(f"{at} is by another key, and not by {self.fingerprint}")
+            raise StateError(f"{file} is by another key, and not by {self.fingerprint}")
         try:
             self._key.verify(signature, manifest)
         except InvalidSignature:
             raise StateError(
-                f"{at} is wrong: {name} or the signature was changed, or the signature is another manifest's"
+                f"{file} is wrong: {name} or the signature was changed, or the signature is another manifest's"
             ) from None
         if data != self.signature_file(signature, name):  # no word beside the signature may say anything else
-            raise StateError(f"{at} was changed: it is not what prdp writes around its signature")
+            raise StateError(f"{file} was changed: it is not what prdp writes around its signature")
 
     def signature_file(self, signature: bytes, name: str) -> bytes:
         """Return the contents of `name`.sig with a signature by this key; no other contents are accepted."""

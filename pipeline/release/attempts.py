@@ -252,13 +252,13 @@ def require_outside(out: Path, others: Iterable[Path], option: str | None = None
     That is in a folder that prdp marked as public, beside a release's, and where it overlaps one of the folders
     `others`, in which releases are published or staged.
     """
-    at = out.resolve()
+    path = out.resolve()
     option = option or arg("out")
     require_not_in(PUBLIC_MARKS, out, option)
-    if next(at.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
-        raise StateError(f"{option} {out}: it lies in {at.parent}, where releases are published: give another folder")
-    for folder in (path.resolve() for path in others):
-        if at.is_relative_to(folder) or folder.is_relative_to(at):
+    if next(path.parent.glob(f"*/{MANIFEST}"), None) is not None:  # also of a ledger that is not this one
+        raise StateError(f"{option} {out}: it lies in {path.parent}, where releases are published: give another folder")
+    for folder in (other.resolve() for other in others):
+        if path.is_relative_to(folder) or folder.is_relative_to(path):
             raise StateError(
                 f"{option} {out}: it overlaps {folder}, where releases or their drafts lie: give another folder"
             )

@@ -313,13 +313,13 @@ def _budget(spec: DatasetBudgetSpec | FamilyBudgetSpec, name: str, folder: Path)
         limits = [limit.resolved(spec.unit) for limit in spec.limits]
         return Budget(name=name, unit=spec.unit, limits=limits, refusals=spec.refusals)
     dataset = resolved_dataset(spec.dataset, folder)
-    at = None if dataset.path is None else microdata_at(dataset.path.resolve("dataset.path"))
+    microdata = None if dataset.path is None else microdata_at(dataset.path.resolve("dataset.path"))
     return Budget(
         name=name,
         unit=dataset.unit,
         limits=[limit.resolved(dataset.unit) for limit in spec.limits],
         facts=dataset.facts(),
-        source=source_of(at or Table(dataset.table or "")),
+        source=source_of(microdata or Table(dataset.table or "")),
         family=spec.family,
         refusals=spec.refusals,
         synthetic=spec.synthetic,

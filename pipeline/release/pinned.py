@@ -138,8 +138,8 @@ def require_own_files(ledger: Ledger, dataset: str, microdata: Microdata) -> Non
     A table may be no other dataset's either of which a release is charged, in whichever version.
     """
     if isinstance(microdata, TableVersion):
-        for other, at in ledger.sources():
-            if at == source_of(microdata) and other != dataset:
+        for other, location in ledger.sources():
+            if location == source_of(microdata) and other != dataset:
                 raise StateError(
                     f"dataset {dataset}: its microdata {microdata} are those of dataset {other}: name that one"
                 )
@@ -159,12 +159,12 @@ def _registered(ledger: Ledger) -> Iterable[tuple[str, str | None]]:
 
 def _require_apart(dataset: str, microdata: Microdata, known: Iterable[tuple[str, str | None]]) -> None:
     mine = _files(microdata) if isinstance(microdata, Place) else set()
-    for other, at in known:
-        if not mine or other == dataset or at is None or at.startswith(("table ", "DataFrame")):
+    for other, location in known:
+        if not mine or other == dataset or location is None or location.startswith(("table ", "DataFrame")):
             continue
-        if mine & _files(microdata_at(locate(at))):
+        if mine & _files(microdata_at(locate(location))):
             raise StateError(
-                f"dataset {dataset}: its microdata {microdata} are files of dataset {other}, {at}: name that one"
+                f"dataset {dataset}: its microdata {microdata} are files of dataset {other}, {location}: name that one"
             )
 
 

@@ -133,18 +133,18 @@ def _unwritable(folder: Location) -> AbstractContextManager[None]:
 
 def _sign(folder: Location, manifest: bytes, attempt: str, signing: "SigningKey | None") -> None:
     """Write the signature of the manifest, or keep the same one; a run without the key stops before it loses one."""
-    at = folder / SIGNATURE
+    file = folder / SIGNATURE
     written = (folder / MANIFEST).read() if (folder / MANIFEST).is_file() else None
     if signing is None:
-        if written is None and at.exists():
-            raise StateError(f"{at} is there, of an earlier run: run again with the site's signing key")
+        if written is None and file.exists():
+            raise StateError(f"{file} is there, of an earlier run: run again with the site's signing key")
         return
     if written not in (None, manifest):
         raise StateError(f"{folder / MANIFEST} is not what is to be signed: run again with the build that wrote it")
     signature = signing.signature(manifest)
-    if not at.create(signature, attempt) and at.read() != signature:
+    if not file.create(signature, attempt) and file.read() != signature:
         raise StateError(
-            f"{at} is there and by another key, or of another manifest: run again with the key that signed it, "
+            f"{file} is there and by another key, or of another manifest: run again with the key that signed it, "
             "or remove it and run again"
         )
 

@@ -27,17 +27,17 @@ def require_in_chain(ledger: Ledger, folder: Location) -> str:
         return _require_note(ledger, folder, note)
     manifest = Manifest.verified(folder)
     release = str(manifest["release"])
-    at = folder / MANIFEST
-    entry = _entry(ledger, release, manifest["ledger_head"], "published", at)
+    path = folder / MANIFEST
+    entry = _entry(ledger, release, manifest["ledger_head"], "published", path)
     state = known_state(ledger, release)
     if (entry.attempt, state.digest) != (manifest["attempt"], manifest["plan_digest"]):
-        raise StateError(f"{at}: its attempt or plan digest is not that of entry {entry.seq}: it was changed")
+        raise StateError(f"{path}: its attempt or plan digest is not that of entry {entry.seq}: it was changed")
     if _contents(manifest) != entry.facts["contents"]:
-        raise StateError(f"{at}: its files are not those that the ledger published at entry {entry.seq}")
+        raise StateError(f"{path}: its files are not those that the ledger published at entry {entry.seq}")
     if manifest.get("approvals") != approvals_named(state).get("approvals"):
-        raise StateError(f"{at}: its approvals are not those of the ledger: it was changed")
+        raise StateError(f"{path}: its approvals are not those of the ledger: it was changed")
     if state.status == "withdrawn":
-        raise StateError(f"{at}: the release was withdrawn on {state.withdrawn_on}: run prdp ledger withdraw again")
+        raise StateError(f"{path}: the release was withdrawn on {state.withdrawn_on}: run prdp ledger withdraw again")
     return release
 
 
@@ -121,16 +121,16 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
     known = {locate(state.out, what="the ledger's output location") for state in states}
     named = list(outs)
     published = [state for state in states if state.status in ("settled", "withdrawn")]
-    found: set[str] = set()
+    known_names: set[str] = set()
     for out in {*known, *named}:
         folders = [folder for folder in (out, *(out / name for name in _names(out))) if _knows(heads, folder)]
         if out in named and not folders and (published or not _names(out)):
             raise StateError(
                 f"{arg('out', out)}: no release is there: name the folder that holds the folders of releases"
             )
-        found |= {folder.name for folder in folders}
+        known_names |= {folder.name for folder in folders}
     for state in published:
-        if state.release not in found:
+        if state.release not in known_names:
             _require_something(locate(state.out, what="the ledger's output location"), state.release)
     drawn = {entry.attempt for entry in entries if entry.event == "drawn"}
     for root in {root_of_name(ledger, name) for state in states for name in names_of_roots(state)}:
@@ -140,10 +140,10 @@ def reopen(ledger: Ledger, outs: Iterable[Location]) -> list[str]:
                     f"{attempt}: the ledger does not know this attempt: it has forgotten a draw: restore a newer copy; "
                     "it stays closed"
                 )
-    if not found and not named:
+    if not known_names and not named:
         raise StateError(f"no published release was found: name the folders that hold releases by {arg('out')}")
-    ledger.reopen(sorted(found))
-    return sorted(found)
+    ledger.reopen(sorted(known_names))
+    return sorted(known_names)
 
 
 def _require_something(out: Location, release: str) -> None:

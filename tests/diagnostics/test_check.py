@@ -157,7 +157,7 @@ def test_each_row_that_is_wrong_is_found_once(tmp_path: Path) -> None:
 
 def test_good_microdata_have_nothing_wrong(tmp_path: Path) -> None:
     outcome = checked(modern(tmp_path), written(tmp_path / "raw", frame()), tmp_path)
-    assert not outcome.found
+    assert not outcome.mistaken
     made = report(outcome)
     assert made["findings"] == made["notes"] == made["repairs"]["file"] == made["repairs"]["plan"] == []
 
@@ -168,7 +168,7 @@ def test_what_a_release_would_refuse_is_found(tmp_path: Path, share: float | Non
     rows.loc[:7, "county"] = "06039"  # valid, and not in the domain
     plan = modern(tmp_path, **({} if share is None else {"max_left_out": share}))
     outcome = checked(plan, written(tmp_path / "raw", rows), tmp_path, site_share=exact(site))
-    assert outcome.found == found
+    assert outcome.mistaken == found
     made = report(outcome)
     assert made["left_out"] == 8
     assert [line.partition(":")[0] for line in made["findings"]] == found * [
@@ -259,7 +259,7 @@ def test_columns_are_compared_and_the_nearest_proposed(tmp_path: Path) -> None:
     raw = written(tmp_path / "raw", frame().rename(columns={"county": "COUNTY", "payroll": "pay_roll"}))
     outcome = checked(modern(tmp_path), raw, tmp_path)
     made = report(outcome)
-    assert outcome.found
+    assert outcome.mistaken
     assert made["repairs"]["plan"] == [
         "dataset.keys.county: COUNTY, if that is the column",
         "dataset.measures.payroll.column: pay_roll, if that is the column",
@@ -402,7 +402,7 @@ BREAK: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 
 @pytest.mark.parametrize("name", BREAK)
 def test_a_single_row_that_is_wrong_is_found(tmp_path: Path, name: str) -> None:
-    assert checked(modern(tmp_path), written(tmp_path / "raw", BREAK[name](frame())), tmp_path).found
+    assert checked(modern(tmp_path), written(tmp_path / "raw", BREAK[name](frame())), tmp_path).mistaken
 
 
 def test_a_killed_checks_leftovers_cannot_be_read(tmp_path: Path) -> None:

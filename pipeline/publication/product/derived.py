@@ -58,7 +58,7 @@ class Source(Protocol):
     def table(self, name: str, coverage: float) -> CellTotals:
         """Return a table's cells with intervals of at least the coverage."""
 
-    def whole(self, name: str) -> tuple[Totals, Floats]:
+    def table_sum(self, name: str) -> tuple[Totals, Floats]:
         """Return the sum of a table's cells, and of each cell the covariance of its error with that of the sum."""
 
 
@@ -120,13 +120,13 @@ def change_of(after: Source, before: Source, of: str, where: Where, interval: fl
     totals = {"after": new, "before": old}
     if new.variance + old.variance < inf:
         one, two, k = _as_totals(new), _as_totals(old), _multiplier(interval, new, old)
-        found = difference(one, two, k), relative_change(one, two, k)
+        changes = difference(one, two, k), relative_change(one, two, k)
     else:
         a, b = (_as_statistics(side.total(of, where, sqrt(interval))) for side in (after, before))
         apart = Statistics(a.value - b.value, a.standard_error, a.lower - b.upper, a.upper - b.lower)
-        found = apart, ratio_of_intervals(a, b).less(1)
+        changes = apart, ratio_of_intervals(a, b).less(1)
     words = f"change of {of}", f"relative change of {of}"
-    first, second = (_derived(word, one, interval, totals, notes) for word, one in zip(words, found, strict=True))
+    first, second = (_derived(word, one, interval, totals, notes) for word, one in zip(words, changes, strict=True))
     return first, second
 
 
@@ -174,13 +174,13 @@ def _quotient(
             if not covariance
             else replace(below, variance=max(below.variance + above.variance - 2 * covariance, 0))
         )
-        found = ratio(_as_totals(above), _as_totals(below), _multiplier(interval, above, rest), covariance)
+        quotient = ratio(_as_totals(above), _as_totals(below), _multiplier(interval, above, rest), covariance)
     else:
         # intervals of one table's cells depend on each other: each may miss with half of what may miss
         coverage = (1 + interval) / 2 if above.tables == below.tables else sqrt(interval)
         one, two = (_as_statistics(source.total(of, where, coverage)) for of, where in sides)
-        found = ratio_of_intervals(one, two)
-    return _derived(words, found, interval, totals, ())
+        quotient = ratio_of_intervals(one, two)
+    return _derived(words, quotient, interval, totals, ())
 
 
 def _multiplier(interval: float, *totals: Total | CellTotals) -> float:
@@ -198,12 +198,14 @@ def _as_statistics(total: Total) -> Statistics:
 
 
 def _derived(
-    words: str, found: Statistics, interval: float, totals: Mapping[str, Total], notes: tuple[str, ...]
+    words: str, figures: Statistics, interval: float, totals: Mapping[str, Total], notes: tuple[str, ...]
 ) -> Derived:
     if len({total.keys for total in totals.values()}) > 1:
-        told = (f"{name}: {', '.join(total.keys) or 'no key'}" for name, total in totals.items())
-        notes = (*notes, f"they are of records with a listed code in other keys: {'; '.join(told)}")
-    value, error, lower, upper = (float(x) for x in (found.value, found.standard_error, found.lower, found.upper))
+        of_keys = (f"{name}: {', '.join(total.keys) or 'no key'}" for name, total in totals.items())
+        notes = (*notes, f"they are of records with a listed code in other keys: {'; '.join(of_keys)}")
+    value, error, lower, upper = (
+        float(x) for x in (figures.value, figures.standard_error, figures.lower, figures.upper)
+    )
     if isnan(lower):
         notes = (*notes, NOT_APART)
     elif any(total.law is Law.ANY and total.variance < inf for total in totals.values()):
@@ -235,8 +237,8 @@ def ratio_by_cell(source: Source, numerator: str, denominator: str, interval: fl
         raise PlanError(f"{arg('ratio')} {numerator}/{denominator}: the two tables have different cells")
     if above.facts.statistic == below.facts.statistic:
         raise PlanError(f"{arg('ratio')} {numerator}/{denominator}: both tables are of {above.facts.statistic.label}")
-    found = _ratio(above, below, interval)
-    return DerivedTable(f"{numerator}_per_{denominator}", "ratio", above.cells, {"": found}, ())
+    figures = {"": _ratio(above, below, interval)}
+    return DerivedTable(f"{numerator}_per_{denominator}", "ratio", above.cells, figures, ())
 
 
 def share_by_cell(source: Source, table: str, interval: float) -> DerivedTable:
@@ -244,10 +246,10 @@ def share_by_cell(source: Source, table: str, interval: float) -> DerivedTable:
     of = source.table(table, (1 + interval) / 2)
     if not of.finite:
         raise PlanError(f"{arg('share', table)}: its noise has no variance: pick cells by {arg('where')}")
-    whole, covariance = source.whole(table)
-    rest = replace(of, totals=Totals(of.totals.value, whole.variance + of.totals.variance - 2 * covariance))
-    found = ratio(of.totals, whole, _multiplier(interval, of, rest), covariance)
-    return DerivedTable(f"{table}_share", "share", of.cells, {"": found}, ())
+    together, covariance = source.table_sum(table)
+    rest = replace(of, totals=Totals(of.totals.value, together.variance + of.totals.variance - 2 * covariance))
+    figures = {"": ratio(of.totals, together, _multiplier(interval, of, rest), covariance)}
+    return DerivedTable(f"{table}_share", "share", of.cells, figures, ())
 
 
 def change_by_cell(after: Source, before: Source, table: str, interval: float) -> DerivedTable:
@@ -259,14 +261,14 @@ def change_by_cell(after: Source, before: Source, table: str, interval: float) -
     old = _picked(old, _numbers_of(new.cells, old.cells))
     if new.finite and old.finite:
         k = _multiplier(interval, new, old)
-        found = {"change_": difference(new.totals, old.totals, k), "": relative_change(new.totals, old.totals, k)}
+        changes = {"change_": difference(new.totals, old.totals, k), "": relative_change(new.totals, old.totals, k)}
     else:
         a, b = new.stated(), old.stated()
-        found = {"change_": Statistics(a.value - b.value, a.standard_error, a.lower - b.upper, a.upper - b.lower)}
-        found[""] = ratio_of_intervals(a, b).less(1)
+        changes = {"change_": Statistics(a.value - b.value, a.standard_error, a.lower - b.upper, a.upper - b.lower)}
+        changes[""] = ratio_of_intervals(a, b).less(1)
     domains = after.structure.domain, before.structure.domain
     notes = comparability(*domains, new.facts.where, new.facts.by)
-    return DerivedTable(f"{table}_change", "relative change, and change", new.cells, found, notes)
+    return DerivedTable(f"{table}_change", "relative change, and change", new.cells, changes, notes)
 
 
 def write_table(derived: DerivedTable, releases: list[dict[str, Any]], out: Path, interval: float, csv: bool) -> Any:

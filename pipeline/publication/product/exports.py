@@ -46,8 +46,8 @@ def write_database(published: Published, home: Path) -> dict[str, str]:
         for table in published.each():
             create(_name(table), pa.RecordBatchReader.from_batches(*published.rows(table)))
             for column, note in published.notes(table).items():
-                at = f"COLUMN {_name(table)}.{_name(column)}" if column else f"TABLE {_name(table)}"
-                database.execute(f"COMMENT ON {at} IS {_text(note)}")
+                target = f"COLUMN {_name(table)}.{_name(column)}" if column else f"TABLE {_name(table)}"
+                database.execute(f"COMMENT ON {target} IS {_text(note)}")
         database.execute(f"CREATE SCHEMA {CODES}")
         for path in published.lists:
             names = published.names(path.removeprefix(f"{CODES}/"))
@@ -102,13 +102,13 @@ def export(
     published = published.only(tables or list(published.tables))
     if to != "csv" and published.package is None:
         raise StateError(f"{folder}: an earlier build wrote it, without {PACKAGE}: only csv can be made of it")
-    at = out or Path(f"{published.name}-{to}")
-    with filled(at, MARK) as unfinished:
+    home = out or Path(f"{published.name}-{to}")
+    with filled(home, MARK) as unfinished:
         files = EXPORTS[to](published, unfinished, **chosen)
         about = {**published.facts, "format": to}
         write_manifest(unfinished, MARK, about | {"tables": _made(published, files)})
-    placed = {name: str(at / file) for name, file in files.items()}
-    return about | {"out": str(at), "tables": _made(published, placed)}
+    placed = {name: str(home / file) for name, file in files.items()}
+    return about | {"out": str(home), "tables": _made(published, placed)}
 
 
 def _made(published: Published, files: Mapping[str, str]) -> dict[str, Any]:
@@ -198,7 +198,9 @@ def _divided(published: Published, table: str) -> Sheets:
                 parents, codes = dimension.between(key, level), dimension.level_codes(level)
                 if parents is None or (level == "state") != state_first:
                     continue
-                part_of = {code: codes[at] for code, at in zip(dimension.level_codes(key), parents, strict=True)}
+                part_of = {
+                    code: codes[position] for code, position in zip(dimension.level_codes(key), parents, strict=True)
+                }
                 rows = Counter[str]()
                 for code, count in counts[key].items():
                     rows[part_of[code]] += count
@@ -218,8 +220,8 @@ def _counts(published: Published, table: str) -> dict[str, Counter[str]]:
     _, batches = published.rows(table)
     for batch in batches:
         for key, counter in counts.items():
-            for found in pc.value_counts(batch.column(key)).to_pylist():
-                counter[found["values"]] += found["counts"]
+            for counted in pc.value_counts(batch.column(key)).to_pylist():
+                counter[counted["values"]] += counted["counts"]
     return counts
 
 
@@ -245,8 +247,8 @@ def _contents(sheet: Any, sheets: Sheets, names: Mapping[str, str], bold: Any) -
     """Write the list of sheets, each a link to its sheet."""
     sheet.freeze_panes(1, 0)
     sheet.set_column(0, 3, 32)
-    for at, what in enumerate(("sheet", sheets.level, f"{sheets.level}_name", "rows")):
-        sheet.write_string(0, at, what, bold)
+    for number, what in enumerate(("sheet", sheets.level, f"{sheets.level}_name", "rows")):
+        sheet.write_string(0, number, what, bold)
     for row, (part, title) in enumerate(sheets.titles.items(), start=1):
         quoted = title.replace("'", "''")
         sheet.write_url(row, 0, f"internal:'{quoted}'!A1", string=title)
@@ -268,8 +270,8 @@ def _figures(book: Any, published: Published, table: str, sheets: Sheets | None,
         sheet.freeze_panes(1, 0)
         sheet.set_column(0, len(columns) - 1, 16)
         sheet.autofilter(0, 0, rows, len(columns) - 1)
-        for at, name in enumerate(columns):
-            sheet.write_string(0, at, name, bold)
+        for number, name in enumerate(columns):
+            sheet.write_string(0, number, name, bold)
         return sheet
 
     if sheets is None:
@@ -283,13 +285,13 @@ def _figures(book: Any, published: Published, table: str, sheets: Sheets | None,
             part = "" if sheets is None else sheets.part_of[values[key]]
             sheet = added_of[part]
             written[part] += 1
-            at = 0
+            cell = 0
             for name, value in zip(schema.names, values, strict=True):
-                _write(sheet, written[part], at, value)
-                at += 1
+                _write(sheet, written[part], cell, value)
+                cell += 1
                 if name in names:
-                    sheet.write_string(written[part], at, names[name][value])
-                    at += 1
+                    sheet.write_string(written[part], cell, names[name][value])
+                    cell += 1
 
 
 def _write(sheet: Any, row: int, column: int, value: str | float) -> None:

@@ -30,7 +30,7 @@ from pipeline.publication.release_folder import (
     equal_codes,
     needed,
     numbers,
-    whole,
+    rounded_to,
 )
 
 
@@ -74,8 +74,8 @@ class Grid:
             return False
         for number, (level, codes) in enumerate(self.codes.items()):
             each = prod(self.shape[number + 1 :])
-            found = equal_codes(column(rows, level), codes).reshape(-1, len(codes), each)
-            if not (found == np.arange(len(codes))[None, :, None]).all():
+            numbers = equal_codes(column(rows, level), codes).reshape(-1, len(codes), each)
+            if not (numbers == np.arange(len(codes))[None, :, None]).all():
                 return False
         area = column(rows, self.source.levels[0]).indices.to_numpy(zero_copy_only=False).reshape(areas, inside)
         return bool((area == area[:, :1]).all())
@@ -195,17 +195,17 @@ class Rows:
 
     def read(self, areas: int) -> tuple[pa.Array, dict[str, NDArray[Any]]]:
         """Return the next areas and, by column, a row for each: values in whole numbers, or numbers of flags."""
-        found = {m: _taken(self._readers[m], grid, areas, self.layout) for m, grid in self.grids.items()}
-        (first, codes), *others = [(self.grids[m], self.grids[m].areas_of(rows)) for m, rows in found.items()]
+        taken = {m: _taken(self._readers[m], grid, areas, self.layout) for m, grid in self.grids.items()}
+        (first, codes), *others = [(self.grids[m], self.grids[m].areas_of(rows)) for m, rows in taken.items()]
         for other, of_other in others:
             if not of_other.equals(codes):
                 raise _not_alike(self.layout, first.source, other.source)
         shown = {}
         for name, (each, cells) in self.cells.items():
-            rows = found[str(each.measure)]
+            rows = taken[str(each.measure)]
             values = cells.taken(numbers(rows, VALUE), len(codes))
             if each.flag is None:
-                shown[name] = whole(values)
+                shown[name] = rounded_to(values)
             else:
                 errors = np.sqrt(cells.taken(numbers(rows, cells.error) ** 2, len(codes)))
                 number = np.digitize(coefficient(values, errors), self.limits)

@@ -158,9 +158,9 @@ def _filled(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, st
 
 def file_of(named: str | Path) -> Path:
     """Return the file of a product; a name is one of conf/products. Raises PlanError where there is none."""
-    at = Path(named)
-    if at.suffix in (".yaml", ".yml"):
-        return at
+    file = Path(named)
+    if file.suffix in (".yaml", ".yml"):
+        return file
     path = HOME / f"{named}.yaml"
     if path.parent != HOME or not path.exists():
         known = ", ".join(sorted(each.stem for each in HOME.glob("*.yaml")))
@@ -240,22 +240,22 @@ def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> It
             yield Mistake((*path, "rows", j, "by", 0), f"must be {layout.rows[0].by[0]}, as of the other rows")
     names: set[str] = set()
     for j, column in enumerate(layout.columns):
-        at: KeyPath = (*path, "columns", j)
+        key: KeyPath = (*path, "columns", j)
         if column.name in names:
-            yield Mistake((*at, "name"), "another column has this name")
+            yield Mistake((*key, "name"), "another column has this name")
         names.add(column.name)
         if sum(each is not None for each in (column.codes, column.value, column.flag)) != 1:
-            yield Mistake(at, "one of codes, value and flag is needed, and only one")
+            yield Mistake(key, "one of codes, value and flag is needed, and only one")
             continue
         if column.flag is not None and not spec.flags:
-            yield Mistake((*at, "flag"), "the product has no flags")
+            yield Mistake((*key, "flag"), "the product has no flags")
         if column.measure is not None and column.measure not in spec.measures:
-            yield Mistake(at, f"must show one of {', '.join(spec.measures)}")
+            yield Mistake(key, f"must show one of {', '.join(spec.measures)}")
         for k, rows in enumerate(layout.rows):
             if column.measure is not None and column.measure not in rows.values:
                 yield Mistake((*path, "rows", k, "values"), f"lacks {column.measure}, which column {column.name} shows")
             yield from (
-                Mistake((*at, "of", level), "must not be a level of the rows")
+                Mistake((*key, "of", level), "must not be a level of the rows")
                 for level in column.of
                 if level in rows.by
             )

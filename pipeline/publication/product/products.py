@@ -38,9 +38,9 @@ from pipeline.publication.release_folder import (
     needed,
     numbers,
     released,
+    rounded_to,
     same_keys,
     text_of,
-    whole,
 )
 from pipeline.storage.location import Location
 from pipeline.storage.paths import LARGEST_TEXT, filled, read_input
@@ -141,8 +141,8 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
             name = f"{kind}/{table.name}"
             schema = pq.read_schema(home / f"{name}.parquet")
             for field in schema:
-                told = _meaning(product, field.name, kind, schema.names)
-                yield f"{name}.parquet, .csv", field.name, _type(field), *told
+                meaning = _meaning(product, field.name, kind, schema.names)
+                yield f"{name}.parquet, .csv", field.name, _type(field), *meaning
     for layout in product.layouts:
         schema = pq.read_schema((home / "layouts" / layout.file).with_suffix(".parquet"))
         for each in layout.columns:
@@ -287,11 +287,11 @@ def _basic(
             columns[f"{level}_name"] = text_of(coded, names[level])
     for measure, piece in pieces.items():
         values, errors = numbers(piece, VALUE), numbers(piece, ERROR)
-        found = coefficient(values, errors)
-        withheld = (values < 0) | (found >= float(product.basic.withhold_from))
-        columns[measure] = pa.array(whole(values, int(product.basic.round)), mask=withheld)
+        coefficients = coefficient(values, errors)
+        withheld = (values < 0) | (coefficients >= float(product.basic.withhold_from))
+        columns[measure] = pa.array(rounded_to(values, int(product.basic.round)), mask=withheld)
         columns[f"{measure}_sd"] = _short(errors)
-        columns[f"{measure}_cv"] = pa.array(np.round(found, 1), mask=withheld)
+        columns[f"{measure}_cv"] = pa.array(np.round(coefficients, 1), mask=withheld)
         columns[f"{measure}_flag"] = pa.array([WITHHELD, ""]).take(pa.array((~withheld).astype(np.int8)))
     return pa.table(columns)
 

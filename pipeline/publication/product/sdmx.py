@@ -273,27 +273,27 @@ def listed_codes(published: Published, level: str) -> list[ListedCode]:
     dimension = published.structure.domain.dimension(level)
     listed: dict[str, ListedCode] = {}
     above: str | None = None
-    for at in reversed(_rolled_up(dimension, level)):
-        names = published.names(at)
-        parents: list[str | None] = [None] * len(dimension.index(at))
-        if above is not None and (parent_of := dimension.between(at, above)) is not None:
+    for coarser in reversed(_rolled_up(dimension, level)):
+        names = published.names(coarser)
+        parents: list[str | None] = [None] * len(dimension.index(coarser))
+        if above is not None and (parent_of := dimension.between(coarser, above)) is not None:
             parents = [code_identifier(dimension.level_codes(above)[each]) for each in parent_of]
-        for code, parent in zip(dimension.level_codes(at), parents, strict=True):
+        for code, parent in zip(dimension.level_codes(coarser), parents, strict=True):
             listed.setdefault(code, ListedCode(code_identifier(code), names.get(code) or code, parent))
-        above = at
+        above = coarser
     return list(listed.values())
 
 
 def _rolled_up(dimension: Dimension, level: str) -> list[str]:
     """Return a level, and the coarser ones, one above the other, that share no code with finer ones but `other`."""
-    found, codes = [level], set(dimension.level_codes(level))
-    while (up := _coarser(dimension, found[-1])) is not None:
+    above, codes = [level], set(dimension.level_codes(level))
+    while (up := _coarser(dimension, above[-1])) is not None:
         of_up = set(dimension.level_codes(up))
         if codes & of_up - {OTHER}:
             break
-        found.append(up)
+        above.append(up)
         codes |= of_up
-    return found
+    return above
 
 
 def _coarser(dimension: Dimension, level: str) -> str | None:

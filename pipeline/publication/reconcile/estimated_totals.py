@@ -114,7 +114,7 @@ class Estimated(Reconciliation):
         ends = values - half, values + half
         return CellTotals(table.facts, table.cells, Totals(values, variance), ends, spread.law, spread.step)
 
-    def whole(self, name: str) -> tuple[Totals, Floats]:
+    def table_sum(self, name: str) -> tuple[Totals, Floats]:
         """Return the estimated sum of a table's cells, and of each cell the covariance with it, by one solve."""
         solved, table = self._solved(name)
         observed = solved.estimates.tables[name]
@@ -136,8 +136,8 @@ class Estimated(Reconciliation):
         return solved, table
 
     def _flat(self, solved: Solved, table: ReleasedTable, cells: Floats) -> Floats:
-        whole = np.broadcast_to(cells, solved.atoms.widths(table.cells))
-        return solved.atoms.in_key_order(table.cells, whole)
+        grid = np.broadcast_to(cells, solved.atoms.widths(table.cells))
+        return solved.atoms.in_key_order(table.cells, grid)
 
 
 def _weighted(solved: Solved) -> list[ReleasedTable]:

@@ -64,16 +64,16 @@ def read_totals(path: Path, statistic: Statistic, domain: Domain, step: Fraction
     positions = []
     for level, axis in zip(by, cells.axes, strict=False):
         index = {axis.codes[code]: position for position, code in enumerate(axis.kept.tolist())}
-        found = np.array([index.get(code, -1) for code in frame[level]], dtype=np.int64)
-        if (found < 0).any():
-            wrong = in_a_line(str(frame[level].iloc[int(np.argmax(found < 0))]))
+        code_numbers = np.array([index.get(code, -1) for code in frame[level]], dtype=np.int64)
+        if (code_numbers < 0).any():
+            wrong = in_a_line(str(frame[level].iloc[int(np.argmax(code_numbers < 0))]))
             raise PlanError(f'{path}: column {level}: the domain has no code "{wrong}"')
-        positions.append(found)
+        positions.append(code_numbers)
     positions += [np.zeros(len(frame), dtype=np.int64)] * (len(cells.axes) - len(by))
-    at = cells.numbers(positions)
-    if (at < 0).any():
-        raise PlanError(f"{path}: row {int(np.argmax(at < 0)) + 1}: the domain has no such cell")
-    if len(np.unique(at)) < len(at):
+    cell = cells.numbers(positions)
+    if (cell < 0).any():
+        raise PlanError(f"{path}: row {int(np.argmax(cell < 0)) + 1}: the domain has no such cell")
+    if len(np.unique(cell)) < len(cell):
         raise PlanError(f"{path}: a cell stands twice")
     if not len(frame):
         raise PlanError(f"{path}: it holds no totals")
@@ -84,7 +84,7 @@ def read_totals(path: Path, statistic: Statistic, domain: Domain, step: Fraction
         row = int(np.argmax(np.abs(numbers) >= LARGEST * float(step))) + 1
         raise PlanError(f"{path}: row {row}: {VALUE}: no total is beyond ±2⁶³ steps of the measure")
     values = np.full(cells.size, np.nan)
-    values[at] = numbers
+    values[cell] = numbers
     return PublicTotals(str(path), facts.keys(domain), cells, values)
 
 
@@ -103,8 +103,8 @@ def _frame(path: Path) -> Any:
 def _numbers(column: Any) -> Floats:
     import pandas as pd  # noqa: PLC0415
 
-    found: Floats = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    return found
+    values: Floats = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    return values
 
 
 def spread_evenly(domain: Domain, totals: Floats, of: QueryCells, over: QueryCells) -> Floats:
@@ -143,16 +143,16 @@ def _shares(of: Any, width_of: int, over: Any, width_over: int) -> sparse.csr_ar
     return sparse.csr_array((1 / counts[of[both]], (over[both], of[both])), shape=(width_over, width_of))
 
 
-def named_files(given: Mapping[str, Path], statistics: Mapping[str, Statistic], option: str) -> dict[Statistic, Path]:
+def named_files(files: Mapping[str, Path], statistics: Mapping[str, Statistic], option: str) -> dict[Statistic, Path]:
     """Return files by what their totals are of; PlanError names a measure that no table is of."""
-    found = {}
-    for name, path in given.items():
+    by_statistic = {}
+    for name, path in files.items():
         if name not in statistics:
             raise PlanError(
                 f"{option} {in_a_line(name)}={path}: no table is of it{hint(name, list(statistics), 'measure')}"
             )
-        found[statistics[name]] = path
-    return found
+        by_statistic[statistics[name]] = path
+    return by_statistic
 
 
 # The base of a group: the finest common cells of its tables, and where each table's cells lie in it.
@@ -188,16 +188,16 @@ class Atoms:
             joint = np.full(positions.shape[1], -1, dtype=np.int32)
             joint[met] = joint_positions(list(positions[:, met]))
             of_code.append(joint)
-        found = cls(domain, axes, tuple(of_code))
-        if found.size > most:
-            told = [domain.dimensions[n].key if n is not None else "cells" for n in axes]
-            shape = " × ".join(f"{width:,} of {key}" for key, width in zip(told, found.shape, strict=True))
+        atoms = cls(domain, axes, tuple(of_code))
+        if atoms.size > most:
+            keys = [domain.dimensions[n].key if n is not None else "cells" for n in axes]
+            shape = " × ".join(f"{width:,} of {key}" for key, width in zip(keys, atoms.shape, strict=True))
             largest = sorted(tables, key=lambda name: -tables[name].size)
             raise PlanError(
                 f"tables {', '.join(largest[:3])}{', …' if len(largest) > 3 else ''}: their finest common cells are "
-                f"{found.size:,} ({shape}), more than {arg('max_cells')} {most:,}: allow more, or give fewer tables"
+                f"{atoms.size:,} ({shape}), more than {arg('max_cells')} {most:,}: allow more, or give fewer tables"
             )
-        return found
+        return atoms
 
     @cached_property
     def shape(self) -> tuple[int, ...]:

@@ -233,7 +233,7 @@ class Published(Releases):
         for level, codes in where.items():
             for code in codes:
                 self.structure.domain.require_code(level, code)
-        reason, told = "", False
+        reason, any_tells = "", False
         for table in self.tables.values():
             if measure_of(table.statistic) != of or not table.cells.size:
                 continue
@@ -243,9 +243,9 @@ class Published(Releases):
             except PlanError as error:
                 reason = str(error)
             else:
-                told = True
+                any_tells = True
                 yield Cells(table, self.structures[str(table.source.folder)].interval, atoms, mask)
-        if not told:
+        if not any_tells:
             raise PlanError(f"no published table of {of} has these cells, or finer ones: {reason}")
 
     def total(self, of: str, where: Where, coverage: float) -> Total:
@@ -279,7 +279,7 @@ class Published(Releases):
         totals = Totals(values, variance)
         return CellTotals(table.facts, table.cells, totals, (lower, upper), law, float(mechanisms[0].step))
 
-    def whole(self, name: str) -> tuple[Totals, Floats]:
+    def table_sum(self, name: str) -> tuple[Totals, Floats]:
         """Return the sum of a table's cells, and the covariances with it: the cells' own variances."""
         totals = self.table(name, float(USUAL)).totals
         return Totals(totals.value.sum(), totals.variance.sum()), totals.variance

@@ -117,12 +117,12 @@ class Reconciliation(Releases):
         return {measure_of(group.statistic): group.statistic for group in self.groups}
 
     def _fixed_totals(self) -> list[tuple[Statistic, PublicTotals]]:
-        found = []
+        fixed = []
         for statistic, path in named_files(self.options.fixed, self.statistics, arg("fixed")).items():
             step = float(self._step(statistic))
             totals = read_totals(path, statistic, self.structure.domain, self._step(statistic))
-            given = totals.values[~np.isnan(totals.values)]
-            if not np.allclose(np.rint(given / step) * step, given, rtol=1e-12, atol=0):
+            known = totals.values[~np.isnan(totals.values)]
+            if not np.allclose(np.rint(known / step) * step, known, rtol=1e-12, atol=0):
                 raise PlanError(
                     f"{path}: a total is no multiple of the measure's step, {step:g}: no records add up to it"
                 )
@@ -131,22 +131,22 @@ class Reconciliation(Releases):
                     f"{path}: no table totals {statistic.label} of the same records, those with a listed code in "
                     f"{', '.join(sorted(totals.keys)) or 'any key'}: nothing can be held to these totals"
                 )
-            found.append((statistic, totals))
-        return found
+            fixed.append((statistic, totals))
+        return fixed
 
     def _expected_totals(self) -> Mapping[Statistic, PublicTotals]:
         """Expected totals by what they are of: those of files, and of noisy tables that do not enter the estimate."""
         domain = self.structure.domain
         files = named_files(self.options.expected, self.statistics, arg("expected"))
-        found = {each: read_totals(path, each, domain, self._step(each)) for each, path in files.items()}
+        expected = {each: read_totals(path, each, domain, self._step(each)) for each, path in files.items()}
         for name in self.options.weights_from:
             table = self.tables[name]
-            if table.statistic in found:
+            if table.statistic in expected:
                 raise PlanError(
                     f"{arg('weights_from', name)}: {table.statistic.label} has expected totals already: give one"
                 )
-            found[table.statistic] = PublicTotals(name, table.facts.keys(domain), table.cells, table.values())
-        return found
+            expected[table.statistic] = PublicTotals(name, table.facts.keys(domain), table.cells, table.values())
+        return expected
 
     def _step(self, statistic: Statistic) -> Fraction:
         return Fraction(1) if statistic.measure is None else exact(self._measures[statistic.measure]["step"])

@@ -289,13 +289,13 @@ def with_estimates(
     Raises StateError where its files are not those of its manifest, PlanError where it was made of other releases.
     """
     manifest = Manifest.verified(folder, RECONCILED)
-    given = {each["manifest_sha256"] for each in releases}
+    digests = {each["manifest_sha256"] for each in releases}
     for each in manifest["releases"]:
-        if each["manifest_sha256"] not in given:
+        if each["manifest_sha256"] not in digests:
             raise PlanError(f"{folder}: it was made of the release {each['release']}, which is not given, or differs")
     estimated = {name: (folder, manifest.files[f"tables/{name}.parquet"]) for name in manifest["tables"]}
-    found = {name: replace(source, reconciled=estimated.get(name)) for name, source in sources.items()}
-    return found, {"manifest_sha256": manifest.sha256, "tables": sorted(estimated)}
+    beside = {name: replace(source, reconciled=estimated.get(name)) for name, source in sources.items()}
+    return beside, {"manifest_sha256": manifest.sha256, "tables": sorted(estimated)}
 
 
 def _finer(name: str, cells: Mapping[str, QueryCells]) -> Iterator[tuple[RollUp, str]]:
@@ -305,9 +305,9 @@ def _finer(name: str, cells: Mapping[str, QueryCells]) -> Iterator[tuple[RollUp,
         each for number, each in enumerate(names) if (cells[each].size, number) > (cells[name].size, names.index(name))
     ]
     bases = [Base(cells[each], ("",)) for each in able]
-    found = cheapest(bases, cells[name], "")
-    if found is not None:
-        yield RollUp.of(bases[found], cells[name]), able[found]
+    finer = cheapest(bases, cells[name], "")
+    if finer is not None:
+        yield RollUp.of(bases[finer], cells[name]), able[finer]
 
 
 def _in_units(manifest: Manifest, name: str, column: str, unit: float) -> Int64s:

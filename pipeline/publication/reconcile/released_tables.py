@@ -107,14 +107,14 @@ class ReleasedTable:
             return np.array([each.variance(0.0) for each in self.mechanisms.values()])[of_part]
         assert expected is not None
         totals, of_cell = np.unique(_rounded(np.maximum(expected, 0.0)), return_inverse=True)
-        found = np.zeros(np.shape(expected))
+        result = np.zeros(np.shape(expected))
         for number, mechanism in enumerate(self.mechanisms.values()):
-            mine = np.broadcast_to(of_part == number, found.shape)
+            mine = np.broadcast_to(of_part == number, result.shape)
             variances = np.zeros(len(totals))
-            needed = np.unique(of_cell.reshape(found.shape)[mine])
+            needed = np.unique(of_cell.reshape(result.shape)[mine])
             variances[needed] = [mechanism.variance(float(total)) for total in totals[needed]]
-            found[mine] = variances[of_cell.reshape(found.shape)[mine]]
-        return found
+            result[mine] = variances[of_cell.reshape(result.shape)[mine]]
+        return result
 
     def part_numbers(self) -> Int32s:
         """Return the part of each cell, broadcastable to the shape of its axes (listed cells: flat)."""
@@ -140,8 +140,8 @@ class ReleasedTable:
             stop = start + len(piece)
             keys = self.cells.keys(start, stop) if stop <= len(values) else {}
             for level, (codes, indices) in keys.items():
-                found = column(piece, level)
-                if not np.array_equal(np.array(_numbered(found, codes)), indices):
+                coded = column(piece, level)
+                if not np.array_equal(np.array(_numbered(coded, codes)), indices):
                     keys = {}
                     break
             if len(piece) and not keys:
@@ -151,10 +151,10 @@ class ReleasedTable:
         return values
 
 
-def _numbered(found: Any, codes: Sequence[str]) -> Any:
+def _numbered(coded: Any, codes: Sequence[str]) -> Any:
     import pyarrow as pa  # noqa: PLC0415
 
-    return equal_codes(found, pa.array(codes, pa.string()))
+    return equal_codes(coded, pa.array(codes, pa.string()))
 
 
 def _rounded(totals: Floats) -> Floats:
@@ -246,11 +246,11 @@ def _difference(one: Domain, other: Domain) -> str:
 
 def groups_of(tables: Sequence[ReleasedTable]) -> Iterator[Group]:
     """Yield the groups of tables with cells, in the order of their first tables."""
-    found: dict[tuple[Statistic, frozenset[str]], list[ReleasedTable]] = {}
+    members_of: dict[tuple[Statistic, frozenset[str]], list[ReleasedTable]] = {}
     for each in tables:
         if each.cells.size:
-            found.setdefault((each.statistic, each.facts.keys(each.domain)), []).append(each)
-    for (statistic, keys), members in found.items():
+            members_of.setdefault((each.statistic, each.facts.keys(each.domain)), []).append(each)
+    for (statistic, keys), members in members_of.items():
         yield Group(statistic, keys, tuple(members))
 
 
@@ -369,8 +369,8 @@ def variances_of(estimates: Estimates, name: str, drawn: Mapping[str, Drawn]) ->
         return np.where(less, seen.upper, bounds), {"errors": DRAWN, "monte_carlo_error": error}
     if _large(estimates, name):
         return bounds, {"errors": BOUND}
-    found = np.zeros(table.widths)
+    variances = np.zeros(table.widths)
     for cell in np.ndindex(table.widths):
-        inside = [(at == here).astype(np.float64) for at, here in zip(table.positions, cell, strict=True)]
-        found[cell] = estimates.contrast(reduce(np.multiply.outer, inside)).variance
-    return found, {"errors": EXACT}
+        inside = [(positions == here).astype(np.float64) for positions, here in zip(table.positions, cell, strict=True)]
+        variances[cell] = estimates.contrast(reduce(np.multiply.outer, inside)).variance
+    return variances, {"errors": EXACT}

@@ -167,16 +167,16 @@ def packed(numbers: Numbers) -> list[Any]:
         return ["c", _number(different[0])]
     if len(different) <= FEW:
         return ["d", [_number(each) for each in different], _base64(index.astype(np.uint8))]
-    whole = np.issubdtype(numbers.dtype, np.integer)
-    if whole and max(-int(different[0]), int(different[-1])) <= INT32:
+    integral = np.issubdtype(numbers.dtype, np.integer)
+    if integral and max(-int(different[0]), int(different[-1])) <= INT32:
         return ["i", _base64(numbers.astype("<i4"))]
     return ["f", _base64(numbers.astype("<f8"))]
 
 
 def _safe(numbers: Numbers) -> Numbers:
     """Return integers beyond those that a double tells apart as doubles, which a browser knows alone."""
-    whole = np.issubdtype(numbers.dtype, np.integer) and len(numbers) > 0
-    large = whole and max(-int(numbers.min()), int(numbers.max())) > EXACT
+    integral = np.issubdtype(numbers.dtype, np.integer) and len(numbers) > 0
+    large = integral and max(-int(numbers.min()), int(numbers.max())) > EXACT
     return numbers.astype(np.float64) if large else numbers
 
 
@@ -257,21 +257,21 @@ def added_up(
     Errors are independent, so variances add up. `multiplier` standard errors and `half_step` hold the error of a sum
     with the table's coverage (docs/mathematics.md, section 15).
     """
-    roll_up, first, whole = RollUp.of(Base(cells, ()), to), 0, True
+    roll_up, first, integral = RollUp.of(Base(cells, ()), to), 0, True
     value, size, variance = (np.zeros(to.size) for _ in range(3))
     for batch in batches:
         into = roll_up.cells(np.arange(first, first + len(batch)))
         first += len(batch)
-        given, errors = (batch[name].to_numpy(zero_copy_only=False)[into >= 0] for name in ("value", "standard_error"))
-        whole = whole and np.issubdtype(given.dtype, np.integer)
-        given = given.astype(np.float64)
-        value += np.bincount(into[into >= 0], given, to.size)
-        size += np.bincount(into[into >= 0], np.abs(given), to.size)
+        values, errors = (batch[name].to_numpy(zero_copy_only=False)[into >= 0] for name in ("value", "standard_error"))
+        integral = integral and np.issubdtype(values.dtype, np.integer)
+        values = values.astype(np.float64)
+        value += np.bincount(into[into >= 0], values, to.size)
+        size += np.bincount(into[into >= 0], np.abs(values), to.size)
         variance += np.bincount(into[into >= 0], errors**2, to.size)
     error = np.sqrt(variance)
     half = multiplier * error + half_step
     columns = {"value": value, "lower": value - half, "upper": value + half}
-    if whole and float((size + half).max(initial=0)) < WHOLE_NUMBERS:
+    if integral and float((size + half).max(initial=0)) < WHOLE_NUMBERS:
         rounded = (value, np.floor(columns["lower"]), np.ceil(columns["upper"]))
         columns = {name: x.astype(np.int64) for name, x in zip(columns, rounded, strict=True)}
     return Figures(to, columns | {"standard_error": error})
@@ -340,22 +340,22 @@ def state_grid(figures: Figures, names: Names, at: int) -> dict[str, Any] | None
     which = cells.by.index("state")
     axis = cells.axes[which]
     number = {axis.codes[kept]: position for position, kept in enumerate(axis.kept.tolist())}
-    found = {}
+    states = {}
     for state in number.keys() & STATES.keys():
         (cell,) = cells.numbers([np.array([number[state]]) if i == which else each for i, each in enumerate(here)])
         if cell >= 0:
-            found[state] = figures.columns["value"][cell].item()
-    if len(found) < 2:
+            states[state] = figures.columns["value"][cell].item()
+    if len(states) < 2:
         return None
-    shade = dict(zip(found, shades(list(found.values())), strict=True))
+    shade = dict(zip(states, shades(list(states.values())), strict=True))
     others = [names[level].get(code, code) for level, code in figures.codes(at).items() if level != "state"]
     tiles = [
         {
             "letters": letters,
             "row": row,
             "column": column,
-            "shade": f"q{shade[state]}" if state in found else "none",
-            "text": f"{names['state'].get(state, state)}: {figure(found[state]) if state in found else 'no figure'}",
+            "shade": f"q{shade[state]}" if state in states else "none",
+            "text": f"{names['state'].get(state, state)}: {figure(states[state]) if state in states else 'no figure'}",
         }
         for state, (letters, row, column) in STATES.items()
     ]

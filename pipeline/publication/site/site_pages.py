@@ -81,7 +81,7 @@ def published_page(
         for name, files in listed.items()
         if name in titles
     ]
-    told = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
+    dated = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
     home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
     beside = [path for path in (file["path"] for file in manifest["files"]) if path.startswith(home)]
     lists = [path for path in beside if path.startswith(f"{home}{CODES}/")]
@@ -90,7 +90,7 @@ def published_page(
     return front_page(
         facts,
         site,
-        told
+        dated
         | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
         | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
         notes,
@@ -325,10 +325,10 @@ def _policies(policy: dict[str, Any]) -> Table:
 
 def _largest(query: Query, tables: Location) -> Table | None:
     """Return the cells with the largest published values; None where no file is there."""
-    found = PARQUET.largest(tables, query.name, LARGEST_SHOWN)
-    if found is None:
+    largest = PARQUET.largest(tables, query.name, LARGEST_SHOWN)
+    if largest is None:
         return None
-    cells = found.to_pylist()
+    cells = largest.to_pylist()
     rows = [[cell[key] for key in query.by] + [_shown(cell[name]) for name in VALUES] for cell in cells]
     columns = (*query.by, *VALUES)
     return Table(columns, rows, range(len(query.by), len(columns)))
