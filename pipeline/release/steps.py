@@ -12,7 +12,7 @@ from importlib.metadata import version
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
-from pipeline.base.canonical import code_digest, readable_json
+from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError, file_errors
 from pipeline.base.log import Log
 from pipeline.engines.protocol import Engine, Totals
@@ -26,8 +26,7 @@ from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import classes_decide, left_out_test_of
 from pipeline.publication.description import Description
 from pipeline.publication.signing import SigningKey
-from pipeline.publication.site.site_files import FRONT, stage_site, staged_page
-from pipeline.publication.site.site_pages import report_page
+from pipeline.publication.site.site_files import FRONT, stage_public, staged_page
 from pipeline.release.attempts import (
     attempt_of,
     destroy,
@@ -60,7 +59,7 @@ from pipeline.release.request import (
     sizes,
 )
 from pipeline.storage.location import Location
-from pipeline.storage.staging import STRUCTURE, AttemptContents, Staging, prepare_root
+from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from udfs.noise.keystream import SecretKey
 
 
@@ -338,7 +337,8 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
         about = Description(job.plan, _test_of(job))
         notes = {query.name: about.notes(query.name) for query in job.plan.queries}
     key, require_live = job.new_key(), partial(job.ledger.require_live, staging.release, staging.attempt)
-    tables, files = [], {"policy.json", STRUCTURE, "report.html"}
+    tables: list[dict[str, Any]] = []
+    files: set[str] = set()
     for number, query in enumerate(job.plan.queries):
         with job.log.stage("stage", f"drawing {query.name}"):
             require_live()
@@ -353,18 +353,8 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
         files |= {
             f"tables/{file}" for name in (PARQUET.name, *job.formats) for file in FORMATS[name].files(query.name, rows)
         }
-    for name, text in (
-        ("policy.json", readable_json(about.policy)),
-        (STRUCTURE, about.structure.to_json()),
-        ("report.html", report_page(about, staging.path)),
-    ):
-        require_live()
-        staging.write_text(name, text)
     with job.log.stage("stage", "making the public site"):
-        require_live()
-        formats = (PARQUET.name, *job.formats)
-        files |= stage_site(about, staging.path, formats)
-    return tables, files | about.stage_package(staging.path, formats)
+        return tables, files | stage_public(about, staging, (PARQUET.name, *job.formats), require_live)
 
 
 def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:

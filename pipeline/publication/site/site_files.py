@@ -1,6 +1,6 @@
 """Writes the public site of an attempt beside its tables: pages, data files, boundaries, and what they say as JSON."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,41 @@ from pipeline.publication.manifest import (
 )
 from pipeline.publication.release_folder import as_written, json_in, published_part, structure_of
 from pipeline.publication.site.figures import MAPS, Figures, Read, coarse_of, keys_script, map_script, part_scripts
-from pipeline.publication.site.site_pages import FIRST_ROWS, files_of, front_page, published_page, table_page
+from pipeline.publication.site.site_pages import (
+    FIRST_ROWS,
+    files_of,
+    front_page,
+    published_page,
+    report_page,
+    table_page,
+)
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.paths import filled
-from pipeline.storage.staging import SIGNED
+from pipeline.storage.staging import SIGNED, STRUCTURE, Staging
 
 FRONT = "index.html"  # the front page, in the release's folder and in the site's
 MOST_CELLS = 2_000_000  # of a table that can be looked at in full
 MOST_IN_ALL = 20_000_000  # cells of all such tables, of which the smallest come first
+
+
+def stage_public(
+    about: Description, staging: Staging, formats: Sequence[str], require_live: Callable[[], object]
+) -> set[str]:
+    """Write all that a release says of its staged tables, which have these formats; return the paths of the files.
+
+    `require_live` is called before each step, and raises where they may not be written any more.
+    """
+    views: dict[str, Callable[[], str]] = {
+        "policy.json": lambda: readable_json(about.policy),
+        STRUCTURE: about.structure.to_json,
+        "report.html": lambda: report_page(about, staging.path),
+    }
+    for name, view in views.items():
+        require_live()
+        staging.write_text(name, view())
+    require_live()
+    return {*views, *stage_site(about, staging.path, formats), *about.stage_package(staging.path, formats)}
 
 
 def stage_site(description: Description, attempt: Location, formats: Collection[str]) -> set[str]:
