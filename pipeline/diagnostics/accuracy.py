@@ -388,7 +388,6 @@ def _drawn_row(drawn: Drawn, draws: int, chosen: Int64s, *, variance: bool) -> d
 
 
 def _mean(total: float, squares: float, count: int) -> tuple[float | None, float | None]:
-    """Return a mean and its standard error, the terms being independent."""
     if not count:
         return None, None
     mean = total / count

@@ -241,7 +241,6 @@ class OneId:
 
 
 def _codes(judge: CodeJudge, batch: pa.RecordBatch) -> Counter[Seen]:
-    """Return how many rows have each code with which something is wrong."""
     column = judge.key.column
     coded = text_codes(batch.column(column), column)
     kind = pa.binary() if pa.types.is_string(coded.dictionary.type) else pa.large_binary()

@@ -111,8 +111,6 @@ def try_kinds(job: TrialJob, equal: str, kinds: Mapping[str, Mapping[str, Any]])
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Trial:
-    """The trial of one plan, in a folder of its own."""
-
     job: TrialJob
     plan: Plan
     keys: tuple[SecretKey, ...]

@@ -180,7 +180,6 @@ def _total(spec: LossSpec, losses: Sequence[Floats], tested: Sequence[Int64s] = 
 
 
 def _key(number: int) -> str:
-    """Return the column of rows that holds the numbers of a key's codes."""
     return f"(key {number})"
 
 
@@ -284,7 +283,6 @@ class FirmTask:
         return FirmSummary(len(firms), counts.counts())
 
     def _rows(self, number: int, columns: dict[str, Int64s], of_row: Int64s, firms: int) -> UnitRows:
-        """Return the rows that are in a query's cells, with their firms, cells and influences."""
         query, cells = self.spec.queries[number], self.spec.tables[number].cells
         codes = {key: columns[_key(key)] for key in query.part_of}
         parts = np.zeros(len(of_row), dtype=np.int64)
@@ -304,7 +302,6 @@ class FirmTask:
 
 
 def _count_total(counts: Distributions, families: tuple[str, str], total: Floats, sizes: Int64s | None) -> None:
-    """Count sums of losses: all together, and by size."""
     counts.count(families[0], 0, total)
     if sizes is not None:
         counts.count_groups(families[1], sizes, total)
@@ -322,5 +319,4 @@ def _count_firms(
 
 
 def _columns(spec: LossSpec) -> list[str]:
-    """Return the names of the columns of influences and losses, in the order of the queries."""
     return [f"{kind}_{query.name}" for query in spec.queries for kind in ("influence", "loss")]

@@ -151,7 +151,6 @@ class Economy:
         return self._known[key]
 
     def _columns(self, dataset: Dataset) -> dict[str, str]:
-        """Return the column of the economy for each column of the plan."""
         here = self._origin.like is not None
         keys = [key for key in COLUMNS if here or key in ("naics", "county")]
         for key in dataset.keys:
@@ -243,7 +242,6 @@ def _stepped(column: pa.ChunkedArray, step: Fraction | None) -> pa.ChunkedArray:
 
 
 def _inside(path: Path, spec: SumSpec) -> Mask:
-    """Return which rows of a Parquet file are in the domain of a scan."""
     decoder, masks = Decoder(spec), [np.zeros(0, dtype=np.bool_)]
     groups = tuple(range(pq.ParquetFile(path).metadata.num_row_groups))
     for batch in read((Piece(str(path), groups),), spec):

@@ -103,7 +103,6 @@ def _spark_settings() -> Path | None:
 
 
 def _settings(path: Path) -> dict[str, str]:
-    """Return what a file of Spark's properties says, by key."""
     lines = (line.strip().replace("=", " ", 1).split(None, 1) for line in path.read_text(errors="replace").splitlines())
     return {words[0]: words[1].strip() for words in lines if len(words) == 2 and not words[0].startswith("#")}
 
@@ -153,7 +152,6 @@ def _limits() -> Iterator[Finding]:
 
 
 def _ledger(named: str | None) -> tuple[str | None, Ledger | None, list[Finding]]:
-    """Return the ledger's address, and the ledger where it can be opened."""
     try:
         address = site().ledger_for(named)
         absent = address is None and not os.path.exists(own_file())
@@ -171,7 +169,6 @@ def _ledger(named: str | None) -> tuple[str | None, Ledger | None, list[Finding]
 
 
 def _places(ledger: Ledger | None, now: datetime, asked: Asked) -> Iterator[Finding]:
-    """Yield what is wrong with the clock, the ledger's file, staging and output, and their disks."""
     try:
         rows = [] if ledger is None else [row for _, row in ledger.overview()[0]]
         roots, output = ([], None) if ledger is None else places(ledger, rows)

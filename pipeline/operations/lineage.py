@@ -91,7 +91,6 @@ def recorded_lineage(plan: Plan, ledger: Ledger, target: str | os.PathLike[str] 
 
 
 def _sender(url: str, log: Log) -> Callable[[Iterable[Mapping[str, Any]]], None]:
-    """Return what sends events to a server, in order; PlanError on an unsafe URL."""
     checked = checked_url(url, arg("lineage"), "/api/v1/lineage")
 
     def send_all(events: Iterable[Mapping[str, Any]]) -> None:

@@ -317,7 +317,6 @@ def _package(facts: Facts, tables: list[Facts], levels: Sequence[str]) -> Facts:
 
 
 def _resource(facts: Facts, about: Mapping[str, Any], kind: str, types: Mapping[str, pa.DataType]) -> Facts:
-    """Return what is said of a table's files of one format."""
     name, keys = about["name"], list(about["by"])
     paths = [f"tables/{file}" for file in FORMATS[kind].files(name, about["cells"])]
     fields = [

@@ -159,7 +159,6 @@ def load_public_key(path: Path) -> PublicKey:
 
 
 def _read(path: Path, what: str) -> tuple[bytes, int]:
-    """Return a file's first bytes and its mode."""
     try:
         with open_input(path, LARGEST_TEXT) as file:
             return file.read(_LARGEST), stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -116,7 +116,6 @@ def _made(published: Published, files: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _write_csv(published: Published, home: Path) -> dict[str, str]:
-    """Write <table>.csv, and beside them their description and lists of codes."""
     files = {}
     for name in published.each():
         (files[name],) = FORMATS["csv"].files(name, published.tables[name].rows)
@@ -215,7 +214,6 @@ def _divided(published: Published, table: str) -> Sheets:
 
 
 def _counts(published: Published, table: str) -> dict[str, Counter[str]]:
-    """Return, by key, the number of rows of each code."""
     counts: dict[str, Counter[str]] = {key: Counter() for key in published.described[table]["schema"]["primaryKey"]}
     _, batches = published.rows(table)
     for batch in batches:
@@ -244,7 +242,6 @@ def _titles(parts: Iterable[str], names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _contents(sheet: Any, sheets: Sheets, names: Mapping[str, str], bold: Any) -> None:
-    """Write the list of sheets, each a link to its sheet."""
     sheet.freeze_panes(1, 0)
     sheet.set_column(0, 3, 32)
     for number, what in enumerate(("sheet", sheets.level, f"{sheets.level}_name", "rows")):
@@ -304,7 +301,6 @@ def _write(sheet: Any, row: int, column: int, value: str | float) -> None:
 
 
 def _about(published: Published, table: str) -> Iterator[tuple[str, str]]:
-    """Yield what the sheet about says, line by line."""
     package, about = published.package or {}, published.described[table]
     yield "title", about["title"]
     yield "description", about["description"]

@@ -135,7 +135,6 @@ def _all(tasks: list[Callable[[], Any]]) -> Iterator[Any]:
 
 
 def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
-    """Yield file, column, type, unit and meaning of each column, as HEADER names them."""
     for table in product.tables:
         for kind in (RESEARCH, BASIC):
             name = f"{kind}/{table.name}"
@@ -151,7 +150,6 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
 
 
 def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str]) -> tuple[str, str]:
-    """Return unit and meaning of a column of a Research or Basic table that has these `columns`."""
     level = name.removesuffix("_name")
     if name in product.levels:
         return "", product.levels[name].meaning
@@ -193,7 +191,6 @@ def _as_csv(rows: list[tuple[str, ...]]) -> str:
 
 
 def _as_markdown(product: ProductSpec, rows: list[tuple[str, ...]]) -> str:
-    """Return the dictionary for people: a table of columns for each file, and the letters of the flags."""
     lines = [f"# {product.title}: data dictionary", ""]
     if product.flags:
         lines += ["Flags of relative error (coefficient of variation):", ""]

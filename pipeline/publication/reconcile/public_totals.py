@@ -211,7 +211,6 @@ class Atoms:
 
     @cached_property
     def _firsts(self) -> list[Int32s]:
-        """For each axis a finest code of each atom."""
         firsts = []
         for of_code, width in zip(self.of_code, self.shape, strict=True):
             _, where = np.unique(of_code, return_index=True)  # of −1, if any, then of the atoms in order

@@ -153,7 +153,6 @@ def make_reconciled(
 def _columns(
     solved: Solved, draws: int, described: "Described | None"
 ) -> Iterator[tuple[ReleasedTable, "Columns", dict[str, Any]]]:
-    """Yield each table of a group, its columns, and what the manifest says of it."""
     drawn = drawn_of(solved.estimates, [table.name for table in solved.tables], draws)
     shown = solved.estimates.display()
     errors: dict[str, tuple[Floats, dict[str, Any]]] = {}
@@ -174,7 +173,6 @@ def _columns(
 
 
 def _joined(reconciliation: Reconciliation) -> Structure:
-    """Return the structure of all releases together."""
     measures: dict[str, Mapping[str, Any]] = {}
     tables: dict[str, TableFacts] = {}
     for each in reconciliation.structures.values():
@@ -213,7 +211,6 @@ class Columns(NamedTuple):
 
 
 def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, csv: bool) -> list[Hashed]:
-    """Write a table's files, piece by piece; return them."""
     cells = table.cells
 
     def flat(of_cells: NDArray[Any]) -> NDArray[Any]:
@@ -371,7 +368,6 @@ class Described:
 
 
 def _estimated(released: dict[str, Any], interval: float, kind: str) -> dict[str, Any]:
-    """Return what is said of a table's estimates in files of one format, of what the release says of it."""
     name, fields = released["name"], {field["name"]: field for field in released["schema"]["fields"]}
     keys = [fields[level] for level in released["schema"]["primaryKey"]]
     columns = [

@@ -135,7 +135,6 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
 
 
 def _in_full(facts: Facts) -> set[str]:
-    """Return the tables that can be looked at in full."""
     chosen, cells = set(), 0
     for table in sorted(facts["tables"], key=lambda each: int(each["cells"])):
         cells += table["cells"]
@@ -238,7 +237,6 @@ def make_site(
 
 
 def _estimates(release: Manifest, reconciled: Location) -> dict[str, dict[str, Any]]:
-    """Return the reconciled file of each table of the release that has one."""
     made, tables = _made_of(release, reconciled, RECONCILED), {table["query"] for table in release["tables"]}
     interval = made["options"]["interval"]
     return {

@@ -162,7 +162,6 @@ def table_page(
 
 
 def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
-    """Return the first rows of a table for a template, with the labels of its keys."""
     rows = with_bars([figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))])
     return {"labels": [facts["levels"][level]["label"] for level in about["by"]], "rows": rows, "unit": about["unit"]}
 
@@ -195,7 +194,6 @@ def _data(about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) ->
 
 
 def _columns(facts: Facts, about: Mapping[str, Any]) -> Table:
-    """Return the data dictionary of a table's files."""
     keys = [(level, f"{facts['levels'][level]['label']}: its code, text", "") for level in about["by"]]
     meanings = [*COLUMNS, *(OF_RECONCILED if about.get("reconciled") else ())]
     return Table(("column", "meaning", "unit"), [*keys, *((name, what, about["unit"]) for name, what in meanings)])
@@ -324,7 +322,6 @@ def _policies(policy: dict[str, Any]) -> Table:
 
 
 def _largest(query: Query, tables: Location) -> Table | None:
-    """Return the cells with the largest published values; None where no file is there."""
     largest = PARQUET.largest(tables, query.name, LARGEST_SHOWN)
     if largest is None:
         return None
