@@ -1,20 +1,28 @@
 """What the public documents state of classes with noise of their own, and of the test of records left out."""
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from jinja2 import UndefinedError
 
+import prdp
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.html import Table, rendered
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
-from pipeline.publication.description import Description
+from pipeline.publication.description import PACKAGE, Description, field_type
 from pipeline.publication.policy_document import guarantee
 from pipeline.publication.site.site_pages import report_page
 from pipeline.storage.local import LocalPath
 from tests.support import studies
 from tests.support.keyed import Asked, Classes, World
 from tests.support.plans import changed, load
+from tests.support.submit import Place, submit
+from tests.support.world import records, write_world
 
 NARROW_BELOW = Asked("employment", ("size",), {}, "size", {"0-2": 1, "others": 50})
 ONE_NOISE = Asked("employment", ("size",), {}, None, {"others": 9})
@@ -101,3 +109,103 @@ def test_a_study_with_hostile_names_is_a_harmless_page(tmp_path: Path, monkeypat
 def test_a_missing_value_is_an_error() -> None:
     with pytest.raises(UndefinedError):
         rendered("release.html", title="only")
+
+
+# datapackage.json beside the tables: an independent reader takes codes as text, and finds each code in its list.
+
+GAUSSIAN = {"kind": "gaussian", "sigma": 3}
+QUERIES = [
+    {"name": "jobs", "sum": "employment", "by": ["naics2", "county"], "mechanism": GAUSSIAN, "title": "Jobs",
+     "unit": "persons", "about": "Of one week."},
+    {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": {"kind": "log", "a": 50, "sigma": 0.5}},
+    {"name": "places", "count": "records", "by": ["naics2"], "mechanism": GAUSSIAN},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("described")
+    place = Place(write_world(folder, records(300), queries=QUERIES, title="A world", contact="a@b.org"), folder)
+    outcome = submit(place, csv=True)
+    return Path(place.out) / outcome.release / outcome.attempt
+
+
+def test_it_says_what_the_tables_are(attempt: Path) -> None:
+    package = json.loads((attempt / PACKAGE).read_text())
+    manifest = json.loads((attempt.parent / "release.json").read_text())
+    assert (package["title"], package["plan_digest"]) == ("A world", manifest["plan_digest"])
+    tables = {each["name"]: each for each in package["resources"]}
+    assert (tables["jobs"]["title"], tables["jobs"]["unit"]) == ("Jobs", "persons")
+    assert tables["jobs"]["description"] == "Jobs, in persons. Of one week."
+    assert "σ" in tables["jobs"]["mechanisms"][0] or "sigma" in tables["jobs"]["mechanisms"][0]
+    listed = {file["path"] for file in manifest["files"]}
+    assert {f"{attempt.name}/{each}" for each in (PACKAGE, "codes/state.csv", "codes/county.csv")} <= listed
+
+
+def noted(attempt: Path, table: str) -> dict[str, str]:
+    """What the one Parquet file of a table says of it."""
+    (file,) = (attempt / "tables" / table).iterdir()
+    return {key.decode(): text.decode() for key, text in pq.read_schema(file).metadata.items()}
+
+
+def test_parquet_files_say_what_their_table_is(attempt: Path) -> None:
+    package = json.loads((attempt / PACKAGE).read_text())
+    for each in (each for each in package["resources"] if each["format"] == "parquet"):
+        found = noted(attempt, each["name"])
+        for key in ("title", "description", "unit", "statistic"):
+            assert found[f"prdp.{key}"] == each[key]
+        assert (found["prdp.release"], found["prdp.plan_digest"]) == (package["release"], package["plan_digest"])
+        assert (found["prdp.mechanism"], found["prdp.interval"]) == ("; ".join(each["mechanisms"]), "0.95")
+        assert found["prdp.keys"] == ", ".join(each["schema"]["primaryKey"])
+        for field in each["schema"]["fields"]:
+            assert found[f"prdp.column.{field['name']}"].endswith(field["description"])
+    assert noted(attempt, "jobs")["prdp.column.naics2"].startswith("Sector (NAICS 2): its code, as text")
+    assert "true total of the cell plus random noise" in noted(attempt, "jobs")["prdp.column.value"]
+    table = prdp.read_release(attempt.parent).arrow("jobs")
+    assert table.schema.metadata[b"prdp.title"] == b"Jobs"
+
+
+def test_other_microdata_and_another_key_leave_the_same_words(attempt: Path, tmp_path: Path) -> None:
+    changes = {"queries": QUERIES, "title": "A world", "contact": "a@b.org"}
+    place = Place(write_world(tmp_path, records(900, seed=5), **changes), tmp_path)
+    other = Path(place.out) / "small-release" / submit(place, csv=True).attempt
+    for table in ("jobs", "pay", "places"):
+        assert noted(attempt, table) == noted(other, table)
+        assert b"ARROW:schema" not in pq.read_metadata(next((other / "tables" / table).iterdir())).metadata
+    figures = [pd.read_csv(each / "tables" / "jobs.csv", dtype=str) for each in (attempt, other)]
+    assert not figures[0].equals(figures[1])  # the twin: what is drawn differs
+
+
+def test_every_file_is_described_with_the_columns_that_it_has(attempt: Path) -> None:
+    described = set()
+    for each in json.loads((attempt / PACKAGE).read_text())["resources"]:
+        for path in each["path"] if isinstance(each["path"], list) else [each["path"]]:
+            described.add(path)
+            fields = {field["name"]: field["type"] for field in each["schema"]["fields"]}
+            if each["format"] == "parquet":
+                schema = pq.read_schema(attempt / path)
+                assert fields == {name: field_type(kind) for name, kind in zip(schema.names, schema.types, strict=True)}
+            else:
+                assert list(fields) == list(pd.read_csv(attempt / path, nrows=0).columns)
+    tables = {path.relative_to(attempt).as_posix() for path in (attempt / "tables").rglob("*") if path.is_file()}
+    assert described == tables | {f"codes/{level}.csv" for level in ("county", "naics2", "state")}
+
+
+def validated(package: Path) -> Any:
+    import frictionless
+
+    with frictionless.system.use_context(trusted=True):
+        found = frictionless.Package(str(package))
+        found.resources = [each for each in found.resources if each.format == "csv"]
+        return found.validate()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_independent_reader_finds_the_tables_as_they_are_described(attempt: Path, tmp_path: Path) -> None:
+    report = validated(attempt / PACKAGE)
+    assert report.valid, report.flatten(["name", "title", "note"])
+    assert len(report.tasks) == 3 + 3
+    shutil.copytree(attempt, tmp_path / "copy")  # the twin: a code whose zero was lost is in no list
+    states = tmp_path / "copy/tables/pay.csv"
+    states.write_text(states.read_text().replace('"01"', '"1"').replace('"06"', '"6"'))
+    assert not validated(tmp_path / "copy" / PACKAGE).valid
