@@ -19,7 +19,7 @@ from jobs.cli import main
 from pipeline.publication.product.product_layouts import _summed
 from pipeline.publication.product.product_spec import load_product
 from pipeline.publication.product.products import _short
-from pipeline.publication.release_folder import coefficient, whole
+from pipeline.publication.release_folder import coefficient, rounded_to
 from prdp import PlanError, StateError
 from tests.support.published import Table, drawn, publish
 from tests.support.submit import Place, submit
@@ -311,8 +311,8 @@ def test_figures_for_people() -> None:
     errors = np.array([0.0, 1 / 3, 12345.6, 0.000123456, np.inf, 31.62277])
     assert _short(errors).tolist() == [0.0, 0.3333, 12350.0, 0.0001235, np.inf, 31.62]
     assert coefficient(np.array([0, 0, -4, 8]), np.array([0.0, 1, 1, 2])).tolist() == [0.0, np.inf, 25.0, 25.0]
-    assert whole(np.array([14.9, -15.1, 1e300]), 10).tolist() == [10, -20, int(np.nextafter(2.0**63, 0))]
-    assert whole(np.array([2**63 - 1])).tolist() == [2**63 - 1]
+    assert rounded_to(np.array([14.9, -15.1, 1e300]), 10).tolist() == [10, -20, int(np.nextafter(2.0**63, 0))]
+    assert rounded_to(np.array([2**63 - 1])).tolist() == [2**63 - 1]
 
 
 def test_reconciled_figures_go_before_released_ones(tmp_path: Path) -> None:
