@@ -190,11 +190,11 @@ TRUE: dict[str, Callable[[Floats], Floats]] = {
     "log_median": lambda q: np.log(q + 50),
     "groupwise_log": lambda q: np.log(q + 5),
 }
-Released = tuple[dict[str, Floats], dict[str, Floats]]
+Figures = tuple[dict[str, Floats], dict[str, Floats]]
 
 
 @pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
+def released(tmp_path_factory: pytest.TempPathFactory) -> Figures:
     """Each query's true totals and its released values, in cell order."""
     random, folder = np.random.default_rng(23), tmp_path_factory.mktemp("kinds")
     cells, employment = random.integers(0, CELLS, RECORDS), random.integers(0, 3000, RECORDS)
@@ -232,7 +232,7 @@ def test_every_kind_is_released() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SPECS.keys() - {"groupwise_noisy"}))
-def test_released_values_less_the_truth_fit_the_noise(released: Released, name: str) -> None:
+def test_released_values_less_the_truth_fit_the_noise(released: Figures, name: str) -> None:
     truth, value = (each[name] for each in released)
     noise = noise_of(build(SPECS[name], Fraction(1)))
     drawn = noise_in_steps(name, truth, value)
@@ -243,7 +243,7 @@ def test_released_values_less_the_truth_fit_the_noise(released: Released, name: 
     assert noise_fit(noise_in_steps(name, np.roll(truth, 1), value), noise, ends) < level(1)  # another truth
 
 
-def test_counts_with_noise_on_noise_fit_their_mixture(released: Released) -> None:
+def test_counts_with_noise_on_noise_fit_their_mixture(released: Figures) -> None:
     truth, value = (each["groupwise_noisy"] for each in released)
     one = value[truth == 1]
     assert len(one) > 0.9 * RECORDS
@@ -260,5 +260,5 @@ def test_counts_with_noise_on_noise_fit_their_mixture(released: Released) -> Non
     assert p_value(1, 0.6, "3") < level(1)
 
 
-def test_the_release_wrote_every_cell(released: Released) -> None:
+def test_the_release_wrote_every_cell(released: Figures) -> None:
     assert {len(values) for values in released[1].values()} == {CELLS}
