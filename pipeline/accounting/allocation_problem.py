@@ -16,7 +16,7 @@ from pipeline.accounting.calibrate import Family
 from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
-from pipeline.accounting.targets import Target, missed
+from pipeline.accounting.targets import Sizes, Target, missed
 from pipeline.base.errors import PrdpError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
@@ -24,6 +24,7 @@ from udfs.numbers.arrays import Floats, Mask
 SLOPE = 0.02  # of a scale's logarithm, over which slopes are measured …
 LEAST_STEPS = 0.5  # of the measure, by which values with a weight are off on average, or more
 WIDTH_SLOPE = 0.2  # … and those of intervals, whose widths are whole steps
+MOST_GROUPS = 200  # of sizes of cells, for which shares are computed one by one
 Numbers = Mapping[int, int]  # number of an unknown → that of its decimal
 
 
@@ -280,3 +281,15 @@ class _Free:
 
 
 _FREE: Any = _Free()
+
+
+def grouped(sizes: Sizes) -> tuple[tuple[float, float], ...]:
+    """Return pairs of a size above 0 and its count; of many sizes near ones together, as the smallest of them."""
+    above = sizes.value > 0
+    value, count = sizes.value[above], sizes.count[above]
+    if len(value) <= MOST_GROUPS:
+        return tuple(zip(value.tolist(), count.tolist(), strict=True))
+    logs = np.log(value)
+    number = np.floor((logs - logs[0]) / (logs[-1] - logs[0]) * (MOST_GROUPS - 1)).astype(int)
+    first = np.unique(number, return_index=True)[1]
+    return tuple(zip(value[first].tolist(), np.add.reduceat(count, first).tolist(), strict=True))

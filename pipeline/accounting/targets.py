@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from fractions import Fraction
-from math import ceil, inf, log, pi, sqrt
+from math import ceil, erfc, inf, log, pi, sqrt
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from pipeline.accounting.convert import closed_scale, exact_scale
 from pipeline.base.canonical import FrozenMap
@@ -227,13 +226,8 @@ def _missed(target: Target, mechanism: Mechanism) -> float:
     return max(0.0, 1 - sum(shares) / sum(count for _, count in target.sizes))
 
 
-def _unusable(target: Target, mechanism: Mechanism) -> float:
-    """Return the share of cells whose standard error is more than `within` times their true total."""
-    return unusable(target, _deviations(target, mechanism))
-
-
 def unusable(target: Target, deviations: Floats) -> float:
-    """Return that share for these standard errors: one of all cells, or one of each size."""
+    """Return the share of cells whose standard error, one of all or one of each size, is beyond `within`·total."""
     sizes, counts = np.array(target.sizes).T
     return float(np.average(float(target["within"]) * sizes < deviations, weights=counts))
 
@@ -241,12 +235,13 @@ def unusable(target: Target, deviations: Floats) -> float:
 def missed(target: Target, deviations: Floats) -> tuple[float, float]:
     """Return the share of cells whose normal errors exceed `within` times their totals, and how it grows with ln V.
 
-    Smooth where `unusable` has steps: the mean of 2Φ(−z), z = within·total/√V, which grows by φ(z)·z.
+    Smooth where `unusable` has steps: the mean of 2Φ(−z) = erfc(z/√2), z = within·total/√V, which grows by φ(z)·z.
     """
     sizes, counts = np.array(target.sizes).T
     z = float(target["within"]) * sizes / deviations
     grows = np.exp(-z * z / 2) / sqrt(2 * pi) * z
-    return float(np.average(2 * ndtr(-z), weights=counts)), float(np.average(grows, weights=counts))
+    shares = [erfc(each) for each in (z / sqrt(2)).tolist()]
+    return float(np.average(shares, weights=counts)), float(np.average(grows, weights=counts))
 
 
 def _deviations(target: Target, mechanism: Mechanism) -> Floats:
@@ -330,7 +325,12 @@ QUANTITIES: Mapping[str, Quantity] = {
         ),
         Aim.WITHIN,
     ),
-    "unusable": Quantity("share of unusable cells", ("within",), _unusable, Aim.WITHIN),
+    "unusable": Quantity(
+        "share of unusable cells",
+        ("within",),
+        lambda target, noise: unusable(target, _deviations(target, noise)),
+        Aim.WITHIN,
+    ),
     "share": Quantity("share of cells with larger errors", ("share", "within"), _missed, Aim.WITHIN),
     # and a loss v(group) of a record in a cell of so many records, by the offset a (docs/noise.md)
     "group_loss": Quantity(
@@ -350,7 +350,6 @@ QUANTITIES: Mapping[str, Quantity] = {
 BUILT_IN: Final = Path(__file__).resolve().parents[2] / "conf" / "economy" / "establishment_sizes.csv"
 HEADER: Final = ["value", "count"]
 MOST_SIZES: Final = 1_000_000
-MOST_GROUPS: Final = 200  # of sizes, for which shares are computed one by one
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,15 +411,3 @@ def _row(path: Path, line: int, row: list[str]) -> tuple[Fraction, Fraction]:
     except (ValueError, OverflowError):
         raise PlanError(f"{path}: line {line}: must be two numbers of at least 0") from None
     return value, count
-
-
-def grouped(sizes: Sizes) -> tuple[tuple[float, float], ...]:
-    """Return pairs of a size above 0 and its count; of many sizes near ones together, as the smallest of them."""
-    above = sizes.value > 0
-    value, count = sizes.value[above], sizes.count[above]
-    if len(value) <= MOST_GROUPS:
-        return tuple(zip(value.tolist(), count.tolist(), strict=True))
-    logs = np.log(value)
-    number = np.floor((logs - logs[0]) / (logs[-1] - logs[0]) * (MOST_GROUPS - 1)).astype(int)
-    first = np.unique(number, return_index=True)[1]
-    return tuple(zip(value[first].tolist(), np.add.reduceat(count, first).tolist(), strict=True))

@@ -42,7 +42,7 @@ STATES = ("01", "02", "06", "09", "36", "48")
 
 
 def released(folder: Path, name: str, queries: list[dict[str, Any]] = QUERIES, **changes: Any) -> str:
-    path = write_world(folder / name, records(2000), release=name, queries=queries, **changes)
+    path = write_world(folder / name, records(2000), release=name, queries=queries, max_left_out=0.99, **changes)
     made = prdp.load_plan(path).release(ledger=ledger_file(folder / name / "state" / "ledger.sqlite"), workers=1)
     return made.path
 
