@@ -302,7 +302,7 @@ def _most_of_chain(
     def most(inside: Mapping[int, int]) -> Floats:
         """Return the most that each collection loses, of which only those inside are in a table."""
         finer: Floats = np.zeros(1)
-        possible = _whole(exposures[policies[0]].cells, every) if len(policies) == 1 else None
+        possible = _in_whole_cells(exposures[policies[0]].cells, every) if len(policies) == 1 else None
         for level in chain:
             kept = {i: np.minimum(every.counts, every.counts[inside[i]]) @ every.strides for i in level if i in inside}
             in_one = np.sum([losses[i][kept[i]] if i in kept else losses[i] for i in level], axis=0)
@@ -318,7 +318,7 @@ def _most_of_chain(
     return np.array(each)[which.reshape(-1)]
 
 
-def _whole(cells: Ints, every: _Collections) -> NDArray[np.bool_]:
+def _in_whole_cells(cells: Ints, every: _Collections) -> NDArray[np.bool_]:
     """Return which parts hold all records of a known cell that there are, or none of them."""
     possible = np.ones(len(every.parts), dtype=bool)
     for cell in set(cells.tolist()) - {ANYWHERE}:

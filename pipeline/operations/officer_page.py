@@ -224,14 +224,14 @@ def _acts(entries: Sequence[Entry]) -> Table:
             entry.facts["act"] if entry.event == BUDGETED else entry.event,
             entry.release or entry.dataset,
             entry.by or "–",
-            _told(entry),
+            _facts(entry),
         )
         for entry in reversed(entries[-MOST_ACTS:])
     ]
     return Table(("UTC", "act", "of", "by", "reason, or what"), rows, words=[4])
 
 
-def _told(entry: Entry) -> str:
+def _facts(entry: Entry) -> str:
     """Return what an act says beside its name; no count of records, noisy or not."""
     facts = entry.facts
     texts = [str(facts["reason"])] if facts.get("reason") else []

@@ -244,7 +244,7 @@ def edited(source: str, root: yaml.Node, entries: Sequence[Entry], dropped: str,
     result and compares: a comment may end up inside a text of several lines.
     """
     changes = [change for entry in entries for change in _changes(source, root, entry)]
-    key, value = _found(root, (dropped,))
+    key, value = _entry_at(root, (dropped,))
     if getattr(root, "flow_style", False) or key.start_mark.column:
         return None
     start, end = key.start_mark.index, _line_end(source, max(_ends(value)))
@@ -256,14 +256,14 @@ def edited(source: str, root: yaml.Node, entries: Sequence[Entry], dropped: str,
 
 
 def _changes(source: str, root: yaml.Node, entry: Entry) -> Iterator[tuple[int, int, str]]:
-    key, value = _found(root, entry.path)
+    key, value = _entry_at(root, entry.path)
     yield key.start_mark.index, value.end_mark.index, entry.text
     line = source.rfind("\n", 0, key.start_mark.index) + 1
     indent = len(source[line:]) - len(source[line:].lstrip(" "))
     yield line, line, f"{' ' * indent}{HASH}{entry.comment}\n"
 
 
-def _found(node: Any, path: KeyPath) -> tuple[yaml.Node, yaml.Node]:
+def _entry_at(node: Any, path: KeyPath) -> tuple[yaml.Node, yaml.Node]:
     """Return the nodes of the key at the end of a path that is there, and of its value."""
     key = node
     for step in path:

@@ -283,14 +283,14 @@ def delta_above(weights: GaussianWeights, steps: int, epsilon: Fraction) -> Frac
         return Fraction(0)
     scale, ctx = weights.scale, context(BITS)
     last = ceil(Fraction(steps, 2) - epsilon * scale**2 / steps) - 1
-    total = _whole(ctx, scale)
+    total = _mass(ctx, scale)
     most, least = _up_to(ctx, scale, last, total)[1], _up_to(ctx, scale, last - steps, total)[0]
     error = 1 + ctx.ldexp(1, 64 - BITS)
     spent = most * error - ctx.exp(real(ctx, epsilon)) * least / error
     return max(fraction(spent), NOTHING)
 
 
-def _whole(ctx: Any, scale: Fraction) -> tuple[Any, Any]:
+def _mass(ctx: Any, scale: Fraction) -> tuple[Any, Any]:
     """Return bounds of Σ e^{−j²/(2s²)} over all j: of wide noise Poisson's s√(2π)·(1 + 2·Σ e^{−2π²s²m²})."""
     if scale > SUMMED:
         middle = real(ctx, scale) * ctx.sqrt(2 * ctx.pi)

@@ -265,15 +265,15 @@ class Atoms:
             inside = np.bincount(of_code[met & mask], minlength=width)
             if ((inside > 0) & (inside < every)).any() or (mask & ~met).any():
                 raise PlanError(
-                    f"{_told(where)}: the tables do not show all of these cells, or do not tell them from others"
+                    f"{_in_words(where)}: the tables do not show all of these cells, or do not tell them from others"
                 )
             result = result * (inside > 0).reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
         if not result.any():
-            raise PlanError(f"{_told(where)}: no cell of the tables meets all of this")
+            raise PlanError(f"{_in_words(where)}: no cell of the tables meets all of this")
         return result
 
 
-def _told(where: Where) -> str:
+def _in_words(where: Where) -> str:
     return ", ".join(f"{level} in {','.join(codes)}" for level, codes in where.items())
 
 
