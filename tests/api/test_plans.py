@@ -163,7 +163,7 @@ def test_options_of_another_engine_and_a_ledger_on_a_chosen_machine_are_refused(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded, ledger = prdp.load_plan(path), ledger_file(tmp_path / "state" / "ledger.sqlite")
-    with pytest.raises(prdp.PlanError, match="master: it is not an option"):
+    with pytest.raises(prdp.PlanError, match="master=: it is not an option"):
         loaded.release(ledger=ledger, master="local[2]")
     with pytest.raises(prdp.PlanError, match="no such engine"):
         loaded.release(ledger=ledger, engine="polars")

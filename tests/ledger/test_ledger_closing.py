@@ -141,7 +141,7 @@ def test_a_ledger_that_forgot_a_withdrawal_or_finds_nothing_stays_closed(
     new.close("restored")
     with pytest.raises(StateError, match="no published release was found: name the folders"):
         reopen(new, [])
-    with pytest.raises(StateError, match="nowhere: no release is there"):
+    with pytest.raises(StateError, match="nowhere': no release is there"):
         reopen(new, [locate(tmp_path / "nowhere")])
     assert reopen(new, [locate(tmp_path)]) == []  # nothing was published by its chain, so any place may be looked at
 
