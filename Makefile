@@ -119,7 +119,7 @@ figures: $(READY) ## the tables and pictures of the pages in docs/
 	$(BIN)/python -m benchmarks.sizes
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/prdp explain conf/plans/table-1.yaml --plot docs/plan/table-1.svg
-	$(BIN)/prdp calibrate --compare --standard-error 30 --total 500 --limit 1 --plot docs/calibration/families.png
+	$(BIN)/prdp study compare --standard-error 30 --total 500 --limit 1 --plot docs/calibration/families.png
 
 .PHONY: docs
 docs: $(READY) ## the pages of docs/ as a site in .work/docs

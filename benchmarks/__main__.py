@@ -50,7 +50,7 @@ def start(world: World) -> Suite:
         "explain, four queries": ("explain", four),
         "release": ("release", one),
         "release, four queries": ("release", four),
-        "ledger check": ("ledger", "check", second),
+        "ledger check": ("ledger", "afford", second),
         "ledger show": ("ledger", "show"),
         "verify": ("verify", place / "out" / "one"),
     }
@@ -158,7 +158,7 @@ def years(world: World) -> Suite:
         _reserve(at, another)  # evaluates every release once, as after an upgrade
         acts: Contenders = {
             "reserve": partial(_reserve, at, another),
-            "check": partial(world.prdp, ROOT, "ledger", "check", another, "--ledger", at),
+            "check": partial(world.prdp, ROOT, "ledger", "afford", another, "--ledger", at),
             "show": partial(world.prdp, ROOT, "ledger", "show", "--ledger", at),
         }
         yield {"releases": releases}, acts

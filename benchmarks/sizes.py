@@ -1,4 +1,4 @@
-"""The public sizes of `prdp calibrate --compare`: conf/economy/establishment_sizes.csv, of the synthetic economy.
+"""The public sizes of `prdp study compare`: conf/economy/establishment_sizes.csv, of the synthetic economy.
 
 python -m benchmarks.sizes [--records N] [--seed S]
 """

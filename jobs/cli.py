@@ -10,13 +10,12 @@ import resource
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
-from jobs.commands import COMMANDS
+from jobs.commands import COMMANDS, renewed
 from jobs.encoding import escape_what_cannot_be_printed, require_utf8, run_in_utf8
-from jobs.options import LOG_JSON, QUIET
-from jobs.parser import parser_with, run
+from jobs.options import LOG_JSON, QUIET, StrictParser, parser_with, run
+from jobs.output import put
 from jobs.signals import stopping
 from pipeline.base.errors import PrdpError, as_options, exhausted
 from pipeline.base.log import Log, json_log, plain_log
@@ -46,13 +45,16 @@ def _called(words: list[str], log: Log) -> int:
         if 0 <= resource.getrlimit(resource.RLIMIT_AS)[0] < LEAST_ADDRESSES:
             raise MemoryError
         require_utf8(words)
+        words, now = renewed(words)
+        if now is not None:
+            log.progress(f"this call has a new name: {now}; the old one goes with the next version")
         try:
             arguments = parse(words)
-        except SystemExit as stopped:  # --help, --version
+        except SystemExit as stopped:  # --help, --version, --completion
             return int(stopped.code or 0)
         arguments.log, debug = log, arguments.debug
         log.named = getattr(arguments, "ledger", None)
-        run(import_module(f"jobs.commands.{arguments.command}"), arguments)
+        run(arguments)
         sys.stdout.flush()
         log.done()
     except PrdpError as error:
@@ -79,7 +81,18 @@ def _in_plain_words(error: Exception) -> str:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of a call; raises PlanError on a wrong one, SystemExit after --help and --version."""
-    return parser_with(words[:1], shows_version=list(words[:1]) == ["--version"]).parse_args(words)
+    if words[:1] == ["--completion"]:
+        put(_completion(words))
+        raise SystemExit(0)
+    return parser_with(words, shows_version=list(words[:1]) == ["--version"]).parse_args(words)
+
+
+def _completion(words: Sequence[str]) -> str:
+    from jobs.completion import WRITERS, completion  # noqa: PLC0415 — it takes every command's options
+
+    parser = StrictParser(prog="prdp")
+    parser.add_argument("--completion", choices=list(WRITERS), metavar="SHELL")
+    return completion(parser.parse_args(words).completion)
 
 
 def _log(words: Sequence[str]) -> Log:

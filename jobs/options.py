@@ -1,19 +1,23 @@
-"""The options that several commands share, and the types of their values. Light: `prdp --help` imports it."""
+"""The parser of the `prdp` command: options are the declared parameters of what a command calls."""
 
 import argparse
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
+from importlib import import_module
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from jobs.commands import COMMANDS
+from jobs.output import print_json, put
 from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import nearest
 from pipeline.base.plain import checked_reason
-from pipeline.engines.registry import ENGINES
 from prdp.declared import declarations, logs
 
 LOG_JSON = "--log-json"
 QUIET = "--quiet"
+SHELLS = ("bash", "zsh", "fish")
 MOST_NAMED = 12  # choices that an error lists; the help has them all
 Parser = argparse.ArgumentParser
 
@@ -97,11 +101,6 @@ def values_set(arguments: argparse.Namespace) -> dict[str, str]:
     return values
 
 
-def add_new_folder(parser: Parser, *, required: bool = True) -> None:
-    """Add --out, a folder that the command writes."""
-    parser.add_argument("--out", type=Path, required=required, metavar="DIR", help="folder to write, new or empty")
-
-
 def add_address(parser: Parser) -> None:
     """Add --ledger."""
     parser.add_argument(
@@ -121,33 +120,30 @@ def add_ledger(parser: Parser) -> None:
     )
 
 
-def add_engine(parser: Parser, default: str | None = "dask") -> None:
-    """Add the options that choose the engine and where it runs; `default` None: the command's own process."""
-    told = default or "none, this process"
-    parser.add_argument("--engine", choices=list(ENGINES), default=default, help=f"engine to run on (default: {told})")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="dask: address of a scheduler (default: local threads)")
-    parser.add_argument(
-        "--workers", type=at_least_one, metavar="N", help="dask: number of local threads (default: all cores)"
-    )
-    parser.add_argument("--master", metavar="URL", help="spark: a master on this machine, or sc:// (default: local[*])")
-    parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON, one object a line; confidential")
+def function_of(calls: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function by its dotted name, such as "prdp.plans.Plan.check"."""
+    if not isinstance(calls, str):
+        return calls
+    package, module, *names = calls.split(".")
+    owner: Any = import_module(f"{package}.{module}")
+    return reduce(getattr, names, owner)  # type: ignore[no-any-return]
 
 
-def engine_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_engine` as the functions of prdp take them."""
-    chosen = {name: getattr(arguments, name) for name in ("engine", "scheduler", "workers", "master")}
-    return chosen | {"command_log": arguments.log}
-
-
-def ledger_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_ledger` as the functions of prdp take them."""
-    return {"ledger": arguments.ledger, "operator": arguments.operator}
+def owner_of(function: Callable[..., Any]) -> str | None:
+    """Return the class of which a function is a method: "Plan" or "Ledger"."""
+    first = next(iter(signature(function).parameters), None)
+    if first == "opened":  # a function of an opened ledger
+        return "Ledger"
+    return function.__qualname__.rpartition(".")[0] if first == "self" else None
 
 
 def add_call(parser: Parser, function: Callable[..., Any], *, but: Collection[str] = ()) -> None:
-    """Add the declared parameters of a function of prdp; of a plan's method the plan too."""
-    if next(iter(signature(function).parameters)) == "self":
+    """Add the declared parameters of a function of prdp; of a plan's method the plan too, of a ledger's its address."""
+    owner = owner_of(function)
+    if owner == "Plan":
         add_plan(parser)
+    elif owner == "Ledger":
+        add_ledger(parser)
     declared = [each for each in declarations(function) if each.name not in but]
     for name, arg, default, by_position in declared:
         required = default is Parameter.empty
@@ -164,7 +160,7 @@ def add_call(parser: Parser, function: Callable[..., Any], *, but: Collection[st
             parser.add_argument(name, **words)
         else:
             parser.add_argument(f"--{arg.flag or name.replace('_', '-')}", dest=name, required=required, **words)
-        if name == "plan":
+        if (name, arg.kind) == ("plan", "text") or arg.kind == "plan":
             add_set(parser)
     if any(each.name == "scheduler" for each in declared):
         parser.add_argument(LOG_JSON, action="store_true", help="write the log as JSON lines; confidential")
@@ -173,23 +169,122 @@ def add_call(parser: Parser, function: Callable[..., Any], *, but: Collection[st
 def called(function: Callable[..., Any], arguments: argparse.Namespace, **more: Any) -> Any:
     """Call a function of prdp with those of its declared parameters that a call states."""
     parameters = signature(function).parameters
-    names = [each.name for each in declarations(function) if each.name not in more]
-    stated = {name: getattr(arguments, name, None) for name in names}
+    args = {name: arg for name, arg, _, _ in declarations(function) if name not in more}
+    stated: dict[str, Any] = {name: getattr(arguments, name, None) for name in args}
     stated = {name: value for name, value in stated.items() if value is not None}
-    for name in {"fixed", "expected"} & stated.keys():
-        files = dict(getattr(arguments, name))
-        if len(files) < len(getattr(arguments, name)):
-            raise PlanError(f"--{name}: two files of one measure: give one, with all its totals")
-        stated[name] = files
+    for name in {name for name, arg in args.items() if arg.kind in PAIRS} & stated.keys():
+        pairs = stated[name]
+        stated[name] = dict(pairs)
+        if len(stated[name]) < len(pairs):
+            raise PlanError(f"--{args[name].flag or name}: {PAIRS[args[name].kind]}")
     stated |= more
     if logs(function):
         stated["command_log"] = arguments.log
-    if not {"plan", "self"} & parameters.keys():
-        return function(**stated)
-    from prdp.plans import load_plan  # noqa: PLC0415 — not needed for the help
+    spread = [stated.pop(name, ()) for name, each in parameters.items() if each.kind is Parameter.VAR_POSITIONAL]
+    owner = owner_of(function)
+    if owner == "Ledger":
+        from prdp.ledgers import opened  # noqa: PLC0415 — the help does not need it
 
-    plan = load_plan(stated.pop("plan", arguments.plan), set=values_set(arguments))
-    return function(plan, **stated)
+        arguments.opened = opened(arguments.ledger, arguments.operator, first_use=arguments.first_use)
+        arguments.log.ledger(arguments.opened.address)
+        return function(arguments.opened, *(value for values in spread for value in values), **stated)
+    plans = [name for name, arg in args.items() if arg.kind == "plan" or (name, arg.kind) == ("plan", "text")]
+    if owner is None and not plans:
+        return function(**stated)
+    from prdp.plans import load_plan  # noqa: PLC0415 — likewise
+
+    values = values_set(arguments)
+    if owner == "Plan":
+        return function(load_plan(arguments.plan, set=values), **stated)
+    for name in plans:
+        if name in stated:
+            stated[name] = load_plan(stated[name], set=values)
+        elif values:
+            raise PlanError(f"--set: it goes with --{name} alone")
+    return function(**stated)
+
+
+class Act(NamedTuple):
+    """A command below another: what it does, the function it calls, a call, and what prints the result.
+
+    Without `show` the result's own text is printed; `prints_json`: `show` prints JSON too. `acts`: others below it.
+    """
+
+    about: str
+    calls: str | Callable[..., Any] = ""
+    example: str = ""
+    show: Callable[..., None] | None = None
+    prints_json: bool = False
+    first_use: bool = True  # whether the user's own ledger is made where there is none
+    acts: Mapping[str, Any] = {}
+
+
+def parser_with(words: Sequence[str] | None, *, shows_version: bool = False) -> StrictParser:
+    """Return the parser with the options of the command that a call's first words name; None: of all commands.
+
+    The modules of others are not imported. `shows_version`: reading the version takes longer than all else here.
+    """
+    parser = StrictParser(
+        prog="prdp",
+        description="Releases totals of establishment microdata under per-record differential privacy.",
+        epilog="Each command has its own help: prdp release --help. Start with prdp generate.",
+    )
+    parser.add_argument("--version", action="version", version=f"prdp {_version()}" if shows_version else "prdp")
+    parser.add_argument("--completion", choices=SHELLS, help="print what completes commands and options in a shell")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=StrictParser)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=sentence(summary))
+        if words is None or name == (words[0] if words else None):
+            module = import_module(f"jobs.commands.{name}")
+            command.epilog = example(module.EXAMPLE)
+            if hasattr(module, "ACTS"):
+                _declare_acts(command, module.ACTS, None if words is None else words[1:])
+            elif hasattr(module, "declare"):
+                module.declare(command)
+            else:
+                add_call(command, module.CALL)
+                if hasattr(module, "show"):
+                    add_call(command, module.show)
+                add_json(command)
+    return parser
+
+
+def _declare_acts(parser: Parser, acts: Mapping[str, Act], words: Sequence[str] | None) -> None:
+    below = parser.add_subparsers(required=True, metavar="ACT", parser_class=type(parser))
+    for name, act in acts.items():
+        call = example(f"{parser.prog} {act.example}")
+        command = below.add_parser(name, help=act.about, description=sentence(act.about), epilog=call)
+        if words is not None and (not words or words[0] != name):
+            continue
+        if act.acts:
+            _declare_acts(command, act.acts, None if words is None else words[1:])
+            continue
+        command.set_defaults(act=act, first_use=act.first_use)
+        add_call(command, function_of(act.calls))
+        add_json(command)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run a command: by its module's `run`, or call its function and show what was made."""
+    module = import_module(f"jobs.commands.{arguments.command}")
+    if hasattr(module, "run"):
+        module.run(arguments)
+        return
+    json = getattr(module, "PRINTS_JSON", False)
+    act = getattr(arguments, "act", None) or Act("", module.CALL, "", getattr(module, "show", None), json)
+    made = called(function_of(act.calls), arguments)
+    if arguments.json and not act.prints_json:
+        print_json(made.to_json() if hasattr(made, "to_json") else made)
+    elif act.show is not None:
+        act.show(made, arguments, **{each.name: getattr(arguments, each.name) for each in declarations(act.show)})
+    else:
+        put(str(made))
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return version("prdp")
 
 
 def count(text: str) -> int:
@@ -244,6 +339,37 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
+def setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of NAME=VALUE."""
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise argparse.ArgumentTypeError(f"{in_a_line(text)}: write each name once, as NAME=VALUE")
+    return name, value
+
+
+def limit(text: str) -> tuple[str, str]:
+    """Return the influence and the rho of X:RHO."""
+    influence, colon, rho = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text}: must be an influence and its rho, such as 10:0.12")
+    return influence, rho
+
+
+def numbers(text: str) -> dict[str, float]:
+    """Return numbers by name."""
+    try:
+        return {name: float(number) for name, number in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form p=10,n=2,k=85,threshold=3") from None
+
+
+def approvals(text: str) -> int:
+    """Return how many roles must approve."""
+    if text not in map(str, range(1, 10)):
+        raise argparse.ArgumentTypeError("must be a whole number from 1 to 9")
+    return int(text)
+
+
 def measured(text: str) -> tuple[str, str]:
     """Return the measure and the file of MEASURE=FILE."""
     measure, sign, path = text.partition("=")
@@ -254,6 +380,12 @@ def measured(text: str) -> tuple[str, str]:
 
 KINDS: dict[str, Callable[[str], Any]] = {
     "text": str,
+    "file": str,
+    "plan": str,
+    "setting": setting,
+    "limit": limit,
+    "numbers": numbers,
+    "approvals": approvals,
     "names": names,
     "count": count,
     "at_least_one": at_least_one,
@@ -262,5 +394,9 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "year": int,
     "measured": measured,
     "reason": reason,
+}
+PAIRS = {  # kinds of options that are repeated for one mapping, and the error where a name stands twice
+    "measured": "two files of one measure: give one, with all its totals",
+    "setting": "write each name once, as NAME=VALUE",
 }
 UNSAID = (None, False, "", ())  # defaults that say nothing

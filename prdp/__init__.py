@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError, StateError
     from pipeline.publication.manifest import Verified
     from pipeline.publication.product.derived import Derived
-    from prdp.conversions import epsilon, rho
+    from prdp.calibration import (
+        Calibrated,
+        best_alpha,
+        calibrate,
+        compare,
+        epsilon,
+        gaussian_scales,
+        group_scale,
+        rho,
+    )
     from prdp.derived import derive, derive_table
     from prdp.designs import Design, design
     from prdp.explanation import Explanation
@@ -26,43 +35,34 @@ if TYPE_CHECKING:
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, read_reconciled, reconcile
-    from prdp.releases import (
-        PublishedRelease,
-        Release,
-        create_key,
-        product,
-        read_release,
-        site,
-        verify,
-        verify_product,
-    )
+    from prdp.releases import PublishedRelease, Release, product, read_release, site
     from prdp.studies import (
         beside_today,
-        calibrate,
         evaluate,
-        gaussian_scales,
         generate,
         generate_like,
         suppression,
         withheld_today,
     )
     from prdp.trials import publication, try_plan
+    from prdp.verified import create_key, verify, verify_product
 
 HOMES = {
     "pipeline.base.errors": "BudgetRefused MicrodataError PlanError PrdpError StateError",
     "pipeline.publication.manifest": "Verified",
     "pipeline.publication.product.derived": "Derived",
-    "prdp.conversions": "epsilon rho",
-    "prdp.derived": "derive derive_table",
+    "prdp.calibration": "Calibrated best_alpha calibrate compare epsilon gaussian_scales group_scale rho",
     "prdp.designs": "Design design",
+    "prdp.derived": "derive derive_table",
     "prdp.explanation": "Explanation",
     "prdp.health": "doctor",
     "prdp.ledgers": "Ledger create_ledger import_ledger open_ledger",
     "prdp.microdata": "diagnose prepare",
     "prdp.plans": "Allocation Plan allocate load_plan",
     "prdp.reconciled": "Reconciled read_reconciled reconcile",
-    "prdp.releases": "PublishedRelease Release create_key product read_release site verify verify_product",
-    "prdp.studies": "beside_today calibrate evaluate gaussian_scales generate generate_like suppression withheld_today",
+    "prdp.releases": "PublishedRelease Release product read_release site",
+    "prdp.verified": "create_key verify verify_product",
+    "prdp.studies": "beside_today evaluate generate generate_like suppression withheld_today",
     "prdp.trials": "publication try_plan",
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names.split()}
@@ -71,6 +71,7 @@ SUBMODULES = ("mechanisms", "spark")
 __all__ = [
     "Allocation",
     "BudgetRefused",
+    "Calibrated",
     "Derived",
     "Design",
     "Explanation",
@@ -87,7 +88,9 @@ __all__ = [
     "__version__",
     "allocate",
     "beside_today",
+    "best_alpha",
     "calibrate",
+    "compare",
     "create_key",
     "create_ledger",
     "derive",
@@ -100,6 +103,7 @@ __all__ = [
     "gaussian_scales",
     "generate",
     "generate_like",
+    "group_scale",
     "import_ledger",
     "load_plan",
     "mechanisms",

@@ -1,12 +1,15 @@
 """What each parameter of a public function means: said once, for Python, the command line and its page of reference."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from os import PathLike
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from prdp.locations import LocationLike
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -48,7 +51,8 @@ def declarations(function: Callable[..., Any]) -> Iterator[Declared]:
                     yield from _declared(key, annotation, default, by_position=False)
         else:
             by_position = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
-            yield from _declared(name, parameter.annotation, parameter.default, by_position=by_position)
+            without: Any = () if parameter.kind is Parameter.VAR_POSITIONAL else parameter.default
+            yield from _declared(name, parameter.annotation, without, by_position=by_position)
 
 
 def logs(function: Callable[..., Any]) -> bool:
@@ -68,6 +72,32 @@ def documented(function: Function) -> Function:
     lines = [f"    {name}: {arg.about[0].upper()}{arg.about[1:]}." for name, arg, *_ in declarations(function)]
     function.__doc__ = "\n".join([function.__doc__ or "", "", "Args:", *lines])
     return function
+
+
+class Result(dict[str, Any]):
+    """What a call made: a mapping, as `--json` prints it; `str()` is what the command prints for people."""
+
+    def __init__(self, facts: Mapping[str, Any], text: Callable[[Any], str] = repr) -> None:
+        super().__init__(facts)
+        self._text = text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mapping."""
+        return dict(self)
+
+    def __str__(self) -> str:
+        return self._text(self)
+
+    def __repr__(self) -> str:
+        return f"<prdp.{type(self).__name__}: {', '.join(self)}>"
+
+
+def table(rows: Sequence[tuple[Any, ...]], **types: str) -> "pd.DataFrame":
+    """Return rows as a DataFrame whose columns have these types."""
+    import pandas as pd  # noqa: PLC0415 — text and JSON are had without it
+
+    kinds = {name: {"str": "object", "float": "float64"}.get(kind, kind) for name, kind in types.items()}
+    return pd.DataFrame(rows, columns=list(types)).astype(kinds)
 
 
 FIGURES = ("cbp-2010", "cbp-2011")

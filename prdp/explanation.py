@@ -4,15 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
 from pipeline.planning.explain.explain_text import render, render_changes, render_verdict
-from pipeline.planning.explain.explanation import explain, explain_changes
+from pipeline.planning.explain.explanation import explain, explain_changes, plot_policies
 from pipeline.planning.explain.verdict import Standing, Verdict, table_errors, verdict
 from pipeline.release.installation import site
+from prdp.declared import table
 from udfs.numbers.exact import up_float
 
 if TYPE_CHECKING:
@@ -33,8 +36,20 @@ class Explanation:
     """
 
     _plan: Plan
-    _explained: Mapping[str, Any]
+    _references: Sequence[Any]
     _judged: Verdict
+    _changes: Sequence[Any]
+    _delta: float
+
+    @cached_property
+    def _explained(self) -> Mapping[str, Any]:
+        """All of it but the verdict, as JSON: found when it is first asked for."""
+        explained = explain(self._plan, self._references, self._delta, site().max_left_out)
+        return explained | ({"changes": self._changed} if self._changes else {})
+
+    @cached_property
+    def _changed(self) -> list[dict[str, Any]]:
+        return explain_changes(self._plan, self._changes, self._delta)
 
     @property
     def within_limits(self) -> bool | None:
@@ -52,7 +67,7 @@ class Explanation:
         `used` is rho over the limit, rounded up.
         """
         rows = [(label(each.at.to_json()), *_standing(each)) for each in self._judged.standings]
-        return _table(rows, at="str", rho="float", limit="float", used="float", within="object")
+        return table(rows, at="str", rho="float", limit="float", used="float", within="object")
 
     @property
     def shares(self) -> "pd.DataFrame":
@@ -65,7 +80,7 @@ class Explanation:
             for each in self._judged.standings
             for query, share in each.shares.items()
         ]
-        return _table(rows, at="str", query="str", share="float")
+        return table(rows, at="str", query="str", share="float")
 
     @property
     def errors(self) -> "pd.DataFrame":
@@ -80,7 +95,7 @@ class Explanation:
             for query in self._plan.queries
             for error in table_errors(query)
         ]
-        return _table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+        return table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
 
     @property
     def remedies(self) -> list[dict[str, Any]]:
@@ -103,7 +118,7 @@ class Explanation:
             for query in self._explained["queries"]
             for loss in query["losses"]
         ]
-        return _table(rows, query="str", at="str", influence="float", rho="float", epsilon="float")
+        return table(rows, query="str", at="str", influence="float", rho="float", epsilon="float")
 
     @property
     def excess(self) -> "pd.DataFrame":
@@ -116,7 +131,7 @@ class Explanation:
             for query in self._explained["queries"]
             for loss, share in zip(query["losses"], query["excess"], strict=True)
         ]
-        return _table(rows, query="str", at="str", excess="float")
+        return table(rows, query="str", at="str", excess="float")
 
     @property
     def totals(self) -> "pd.DataFrame":
@@ -135,7 +150,7 @@ class Explanation:
             for loss, means in zip(self._explained["total"], self._explained["total_means"], strict=True)
         ]
         numbers = ("rho", "epsilon", "epsilon_at_delta", "delta", "power", "size")
-        return _table(rows, at="str", **dict.fromkeys(numbers, "float"))
+        return table(rows, at="str", **dict.fromkeys(numbers, "float"))
 
     @property
     def accuracy(self) -> "pd.DataFrame":
@@ -150,7 +165,7 @@ class Explanation:
             for query in self._explained["queries"]
             for entry in query["accuracy"]
         ]
-        return _table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+        return table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
 
     @property
     def changes(self) -> "pd.DataFrame":
@@ -163,7 +178,7 @@ class Explanation:
             for entry in self._explained.get("changes", ())
             for name, loss in [*((query["name"], query) for query in entry["queries"]), ("total", entry["total"])]
         ]
-        return _table(rows, change="str", query="str", rho="float", epsilon="float")
+        return table(rows, change="str", query="str", rho="float", epsilon="float")
 
     @property
     def warnings(self) -> list[str]:
@@ -179,8 +194,24 @@ class Explanation:
         return render(dict(self._explained), self._plan)
 
     def __str__(self) -> str:
-        text = render_verdict(self._judged)
-        return text + ("\n" + render_changes(self._explained["changes"]) if "changes" in self._explained else "")
+        return self.text()
+
+    def text(self, *, detail: bool = False) -> str:
+        """Return what `prdp explain` prints, with `--detail` or without."""
+        texts = [render_verdict(self._judged), *(["", self.detail()] if detail else [])]
+        return "\n".join([*texts, *([render_changes(self._changed)] if self._changes else [])])
+
+    def plot(self, file: str | Path) -> None:
+        """Draw the plan's policy functions into an SVG or PNG file."""
+        plot_policies(self._plan, Path(file))
+
+    def require_within(self) -> None:
+        """Raise BudgetRefused where the plan breaks a limit of its own."""
+        self._judged.require_within()
+
+    def __repr__(self) -> str:
+        within = {True: "within its limits", False: "breaks its limits", None: "without limits"}[self.within_limits]
+        return f"<prdp.Explanation of {self._plan.release}: {within}>"
 
     def _repr_html_(self) -> str:
         parts = [("Limits", self.verdict), ("Total loss of a reference", self.totals), ("Loss by query", self.losses)]
@@ -200,16 +231,10 @@ def explanation(
 ) -> Explanation:
     """Return what a plan promises, as `Plan.explain` describes."""
     references = [parse_at(reference_text(each), plan) for each in _listed(at)]
-    stated = {} if delta is None else {"delta": delta}
-    explained = explain(plan, references, site_share=site().max_left_out, **stated)
     changes = [parse_change(_change_text(each), plan) for each in _listed(change)]
     factors = [parse_factor(_number_text(each)) for each in _listed(factor)]
-    if changes or factors:
-        from pipeline.accounting.convert import DELTA  # noqa: PLC0415
-
-        losses = explain_changes(plan, [*changes, *factors], DELTA if delta is None else delta)
-        explained = explained | {"changes": losses}
-    return Explanation(plan, explained, verdict(plan, references))
+    stated = 1e-9 if delta is None else delta  # that of pipeline.accounting.convert, which loads SciPy
+    return Explanation(plan, references, verdict(plan, references), [*changes, *factors], stated)
 
 
 def reference_text(at: Reference) -> str:
@@ -265,10 +290,3 @@ def _listed(value: Any) -> Sequence[Any]:
 
 def _or_infinite(value: float | None) -> float:
     return float("inf") if value is None else value
-
-
-def _table(rows: Sequence[tuple[Any, ...]], **types: str) -> "pd.DataFrame":
-    import pandas as pd  # noqa: PLC0415 — text and JSON are had without it
-
-    kinds = {name: {"str": "object", "float": "float64"}.get(kind, kind) for name, kind in types.items()}
-    return pd.DataFrame(rows, columns=list(types)).astype(kinds)

@@ -1,16 +1,15 @@
 """Ledgers: what was reserved, drawn, charged and published; what is spent and left; and what officers do."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
+from pipeline.base.errors import PlanError, StateError, arg
+from prdp.declared import Arg, documented, table
 from prdp.locations import location
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     import pandas as pd
 
     from pipeline.ledger.store import Ledger as Store
@@ -18,15 +17,57 @@ if TYPE_CHECKING:
     from prdp.explanation import Reference
 
 LedgerLike: TypeAlias = "str | Path | Ledger | None"
+Dataset = Annotated[str, Arg("the dataset or family", "DATASET")]
+BudgetFile = Annotated[str | Path, Arg("its facts and limits, a YAML file", "FILE", option=True)]
+Reason = Annotated[str, Arg("why, for the record", "TEXT", "reason", option=True)]
+Notice = Annotated[str, Arg("why; it is published in the notice of withdrawal", "TEXT", "reason", option=True)]
+OfRelease = Annotated[str, Arg("the release", "RELEASE")]
+Hours = Annotated[float, Arg("a release must be looked at that went no further", "HOURS", "above_zero", option=True)]
+HoursHeld = Annotated[float, Arg("a release must be looked at that was held", "HOURS", "above_zero", option=True)]
+PageFile = Annotated[str | Path, Arg("the HTML file; an earlier page there is replaced", "FILE", option=True)]
+CHECKED = "a published release whose manifest and files must match the chain"
+EVERY = "check every release where it was published, and that no other lies beside"
+BESIDE = "a folder of published releases, beside those that the ledger names"
+WITH_SALTS = "with confidential facts: input digests, salts, locations"
+RECORDED = "only record it: the next prdp release of the plan publishes"
 LARGEST_EXPORT = 100_000_000_000  # bytes of a ledger's export, one entry a line
 LONGEST_ENTRY = 100_000_000  # characters
+
+
+class Spent(list[dict[str, Any]]):
+    """What releases cost at references, for each dataset or family, as `prdp ledger show --json`."""
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """A row for each limit, or each dataset at a reference: columns dataset, at, rho (the limit), spent, left."""
+        rows = [
+            (each["dataset"], _label(entry["at"]), _limit(entry), float(entry["spent"]), entry.get("left"))
+            for each in self
+            for entry in each.get("limits", [each])
+        ]
+        return table(rows, dataset="str", at="str", rho="float", spent="float", left="float")
+
+    def __repr__(self) -> str:
+        return f"<prdp.Spent: {', '.join(str(each['dataset']) for each in self) or 'nothing'}>"
+
+
+def _label(at: Any) -> str:
+    if isinstance(at, str):
+        return at
+    records = at if isinstance(at, list) else [at]
+    return "; ".join(", ".join(f"{name}={value}" for name, value in record.items()) for record in records)
+
+
+def _limit(entry: dict[str, Any]) -> float | None:
+    limit = entry.get("limit") or {"rho": entry.get("rho")}
+    return None if limit["rho"] is None else float(limit["rho"])
 
 
 @dataclass(frozen=True, eq=False)
 class Ledger:
     """A ledger on SQLite or PostgreSQL; every loss in it is an upper bound. Opened by `open_ledger`."""
 
-    _store: Store
+    _store: "Store"
     _registered_only: bool
 
     @property
@@ -34,7 +75,7 @@ class Ledger:
         """The file, or the server's address without password."""
         return self._store.address
 
-    def show(self, dataset: str | None = None) -> pd.DataFrame:
+    def show(self, dataset: str | None = None) -> "pd.DataFrame":
         """Return a row for each release, of all datasets or one, in the order of first reservation.
 
         The columns are the keys of `prdp ledger show --json`: release, dataset, state, attempt, draws and so on.
@@ -60,7 +101,7 @@ class Ledger:
         """Return the registered datasets and families by name, each as `prdp ledger show --json` has it."""
         return {name: budget.to_json() for name, budget in self._store.budgets().items()}
 
-    def spent(self, at: Reference | None = None, dataset: str | None = None) -> list[dict[str, Any]]:
+    def spent(self, at: "Reference | None" = None, dataset: str | None = None) -> "Spent":
         """Return what releases cost a reference, and what is left, as `prdp ledger show --json`.
 
         Args:
@@ -81,13 +122,16 @@ class Ledger:
         from prdp.explanation import reference_text  # noqa: PLC0415
 
         if at is not None:
-            return [spending.to_json() for spending in spendings(self._store, reference_text(at), dataset)]
+            return Spent(spending.to_json() for spending in spendings(self._store, reference_text(at), dataset))
         kept = {account.name: account for account in self._store.overview()[1]}
         if dataset is not None and dataset not in kept:
             raise unknown("dataset", dataset, kept)
-        return [account.to_json() for name, account in kept.items() if dataset in (None, name)]
+        return Spent(account.to_json() for name, account in kept.items() if dataset in (None, name))
 
-    def page(self, out: str | Path) -> Path:
+    @documented
+    def page(
+        self, out: Annotated[str | Path, Arg("the HTML file; an earlier page there is replaced", "FILE", option=True)]
+    ) -> Path:
         """Write the officers' page to the file `out`, as `prdp ledger page`; return its path.
 
         It is confidential, of mode 0600: what is spent and left, what waits or is stuck, and who did what. An earlier
@@ -107,7 +151,7 @@ class Ledger:
         least_free: float = 1,
         metrics: str | Path | None = None,
     ) -> dict[str, Any]:
-        """Return what is well with the ledger and what must be mended, as `prdp ledger health --json`.
+        """Return what is well with the ledger and what must be mended, as `prdp doctor --ledger-only --json`.
 
         Args:
             longest: Hours that a release may be reserved, drawn, approved or published without going further.
@@ -131,44 +175,60 @@ class Ledger:
         found = health(self._store, datetime.now(UTC), *hours, least_free)
         return as_document([*found, *(write_health(place, self._store, found) if place else ())])
 
-    def verify(self, *releases: str | Path) -> dict[str, Any]:
+    @documented
+    def verify(
+        self,
+        *releases: Annotated[str | Path, Arg(CHECKED, "OUT/RELEASE", many=True, flag="release")],
+        manifests: Annotated[bool, Arg(EVERY)] = False,
+    ) -> dict[str, Any]:
         """Check the chain of entries, and published releases against it; StateError names the first that differs.
 
         Return entries (their number), head (the hash of the last) and the releases, as `prdp ledger verify --json`.
         """
-        from pipeline.release.verify_releases import require_in_chain  # noqa: PLC0415
+        from pipeline.release.verify_releases import published_folders, require_in_chain, require_no_others  # noqa: PLC0415
 
         entries, head = self._store.verify()
-        checked = [require_in_chain(self._store, location(folder, "release")) for folder in releases]
+        folders = [location(folder, arg("release")) for folder in releases]
+        if manifests:
+            folders += published_folders(self._store)
+            require_no_others(self._store)
+        checked = [require_in_chain(self._store, folder) for folder in folders]
         return {"entries": entries, "head": head, "releases": checked}
 
-    def entries(self, *, confidential: bool = False) -> list[dict[str, Any]]:
-        """Return every entry as `prdp ledger export` writes it; `confidential`: with input digests and salts."""
+    @documented
+    def entries(self, *, confidential: Annotated[bool, Arg(WITH_SALTS)] = False) -> list[dict[str, Any]]:
+        """Return every entry as `prdp ledger admin export` writes it; `confidential`: with input digests and salts."""
         return [entry.exported(confidential) for entry in self._store.entries()]
 
-    def register(self, name: str, budget: str | Path) -> None:
+    @documented
+    def register(self, name: Dataset, budget: BudgetFile) -> None:
         """Register a dataset or family with the limits of a YAML file, as `prdp ledger init`."""
         from pipeline.release.officers import load_budget, register  # noqa: PLC0415
 
         register(self._store, load_budget(Path(budget), name))
 
-    def correct(self, name: str, budget: str | Path) -> None:
+    @documented
+    def correct(self, name: Dataset, budget: BudgetFile) -> None:
         """Register a dataset or family anew while nothing was released under it, as `prdp ledger correct`."""
         from pipeline.release.officers import correct, load_budget  # noqa: PLC0415
 
         correct(self._store, load_budget(Path(budget), name))
 
-    def raise_limits(self, name: str, budget: str | Path, reason: str) -> None:
+    @documented
+    def raise_limits(self, name: Dataset, budget: BudgetFile, reason: Reason) -> None:
         """State the limits of a registered dataset or family anew, for a recorded reason."""
         from pipeline.release.officers import load_budget  # noqa: PLC0415
 
         self._store.raise_limits(load_budget(Path(budget), name), reason)
 
-    def close(self, reason: str) -> None:
+    @documented
+    def close(self, reason: Reason) -> None:
         """Close the ledger for a recorded reason: nothing is reserved, drawn or published before `reopen`."""
+        self._store.verify()  # a chain that is not complete is put back from a backup, not closed
         self._store.close(reason)
 
-    def reopen(self, *outs: str | Path) -> list[str]:
+    @documented
+    def reopen(self, *outs: Annotated[str | Path, Arg(BESIDE, "URI", many=True, flag="out")]) -> list[str]:
         """Open the closed ledger again; return the releases whose published heads were found in its chain.
 
         `outs` hold published releases, beside those that the ledger names. StateError where one, or a staged attempt,
@@ -178,7 +238,8 @@ class Ledger:
 
         return reopen(self._store, [location(out, "out") for out in outs])
 
-    def approve(self, release: str, *, record_only: bool = False) -> str:
+    @documented
+    def approve(self, release: OfRelease, *, record_only: Annotated[bool, Arg(RECORDED)] = False) -> str:
         """Approve a held release and publish it; return its state. `record_only`: the next run publishes.
 
         Where `require_approvals` asks for several, the state is still held before the last of them.
@@ -187,13 +248,20 @@ class Ledger:
 
         return approve(self._store, release, record_only).status
 
-    def revoke(self, release: str) -> str:
+    @documented
+    def revoke(self, release: OfRelease) -> str:
         """Take one's approval of a release that is still held back; return its state."""
         from pipeline.release.officers import revoke  # noqa: PLC0415
 
         return revoke(self._store, release).status
 
-    def require_approvals(self, number: int, *, by_others: bool = False) -> None:
+    @documented
+    def require_approvals(
+        self,
+        number: Annotated[int, Arg("by so many roles, 1 to 9", "N", "approvals", option=True, flag="approvals")],
+        *,
+        by_others: Annotated[bool, Arg("none of them may have run the release")] = False,
+    ) -> None:
         """Hold every later release until 1 to 9 roles of the ledger's server approved it; it is never lowered.
 
         `by_others`: none of them may be a role that ran the release. StateError where the ledger is a file, in which
@@ -203,25 +271,31 @@ class Ledger:
 
         self._store.require_approvals(Required(number, by_others))
 
-    def reject(self, release: str, reason: str) -> str:
+    @documented
+    def reject(self, release: OfRelease, reason: Reason) -> str:
         """Reject a held release, which stays charged; return its state."""
         from pipeline.release.officers import reject  # noqa: PLC0415
 
         return reject(self._store, release, reason).status
 
-    def withdraw(self, release: str, reason: str) -> str:
+    @documented
+    def withdraw(self, release: OfRelease, reason: Notice) -> str:
         """Withdraw a published release, which stays charged; the reason is published. Return its state."""
         from pipeline.release.officers import withdraw  # noqa: PLC0415
 
         return withdraw(self._store, release, reason).status
 
-    def abort(self, release: str) -> None:
+    @documented
+    def abort(self, release: OfRelease) -> None:
         """Give up a release that is not published; it is refunded where nothing was drawn."""
         from pipeline.release.attempts import give_up  # noqa: PLC0415
 
         give_up(self._store, release)
 
-    def purge_staging(self, release: str | None = None) -> list[dict[str, Any]]:
+    @documented
+    def purge_staging(
+        self, release: Annotated[str | None, Arg("only this release", "RELEASE")] = None
+    ) -> list[dict[str, Any]]:
         """Remove, and record, what is staged and belongs to no live attempt; return it by release."""
         from pipeline.release.officers import purge  # noqa: PLC0415
 
@@ -242,7 +316,7 @@ def is_in_a_file(ledger: LedgerLike) -> bool:
     return in_a_file(site().ledger_for(None if ledger is None else str(ledger)))
 
 
-def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None = None) -> Ledger:
+def open_ledger(url: "str | Path | Ledger | None" = None, *, operator: str | None = None) -> Ledger:
     """Return the ledger at `url`, which `create_ledger` made.
 
     Args:
@@ -262,6 +336,13 @@ def open_ledger(url: str | Path | Ledger | None = None, *, operator: str | None 
     return _at(url, operator, open_store)
 
 
+def opened(url: str | None, operator: str | None, *, first_use: bool) -> Ledger:
+    """Return the ledger that a command names; `first_use`: the user's own is made where there is none."""
+    from pipeline.ledger.store import open_ledger as open_store  # noqa: PLC0415
+
+    return _at(url, operator, lambda address: open_store(address, first_use=first_use))
+
+
 def create_ledger(url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
     """Return the ledger at `url`, made where it is absent, as `prdp ledger create`; takes what `open_ledger` does."""
     from pipeline.ledger.store import create_ledger as create_store  # noqa: PLC0415
@@ -270,17 +351,16 @@ def create_ledger(url: str | Path | None = None, *, operator: str | None = None)
 
 
 def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
-    """Return the ledger at `url`, made of the chain in `file`, as `prdp ledger import`; it is closed at first.
+    """Return the ledger at `url`, made of the chain in `file`, as `prdp ledger admin import`; it is closed at first.
 
     Args:
-        file: What `prdp ledger export --confidential` printed.
+        file: What `prdp ledger admin export --confidential` printed.
         url: As of `create_ledger`; a ledger there must be empty.
 
     Raises:
         PlanError: The file cannot be read, or holds no entries with all their columns.
         StateError: The chain is not whole, or the ledger has entries already.
     """
-    from pipeline.base.errors import PlanError  # noqa: PLC0415
     from pipeline.ledger.entries import read_entry  # noqa: PLC0415
     from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
     from pipeline.storage.paths import input_lines  # noqa: PLC0415
@@ -291,7 +371,7 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
     except OSError as error:
         raise PlanError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError:
-        raise PlanError(f"{file}: is not what prdp ledger export --confidential prints") from None
+        raise PlanError(f"{file}: is not what prdp ledger admin export --confidential prints") from None
     return _at(url, operator, lambda address: import_store(chain, address))
 
 
@@ -299,10 +379,10 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
 class KnownDatasets:
     """What a ledger knows of datasets' microdata, for files that are said to be none; without a ledger nothing."""
 
-    _store: Store | None
+    _store: "Store | None"
 
     @classmethod
-    def of(cls, ledger: LedgerLike) -> KnownDatasets:
+    def of(cls, ledger: LedgerLike) -> "KnownDatasets":
         """Return what a ledger knows; None: the site's, or the user's own if there is one."""
         from pipeline.ledger.address import own_file  # noqa: PLC0415
         from pipeline.release.installation import site  # noqa: PLC0415
@@ -311,9 +391,8 @@ class KnownDatasets:
             return cls(None)
         return cls(open_ledger(ledger)._store)
 
-    def require_none_at(self, at: Location, what: str) -> None:
+    def require_none_at(self, at: "Location", what: str) -> None:
         """Raise StateError where a location is, holds or is a part of a registered dataset's; it is not looked at."""
-        from pipeline.base.errors import StateError  # noqa: PLC0415
         from pipeline.microdata.lakehouse import names_of  # noqa: PLC0415
 
         owner = None if self._store is None else self._store.dataset_at(names_of(at))
@@ -327,7 +406,7 @@ class KnownDatasets:
         return None if self._store is None else self._store.dataset_with(fingerprints)
 
 
-def _at(url: str | Path | None, operator: str | None, opened: Callable[[str | None], Store]) -> Ledger:
+def _at(url: str | Path | None, operator: str | None, opened: "Callable[[str | None], Store]") -> Ledger:
     from pipeline.release.installation import operator_named, site  # noqa: PLC0415
 
     here = site()

@@ -27,6 +27,11 @@ DATA = "the microdata: a location, or in Python a pandas, Arrow, Dask or Spark D
 STAGING = "where draws lie until they are published"
 LINEAGE = "append the release's inputs and outputs to a file, or send them to a URL, as OpenLineage events"
 METRICS = "write metrics for Prometheus to a folder, or to a push gateway; confidential"
+AT = "a reference record, such as employment=10,payroll=500; for a firm or a group several records, separated by ';'"
+DELTAS = "δ at which --detail states (ε, δ)"
+ALL = "the references of the budget"
+CHANGE = "loss from distinguishing two values of a record, such as employment=10:12"
+FACTOR = "loss from distinguishing two values of a record within a factor C, such as 1.1"
 REPORT = "file to write, a new one of mode 0600, with --json as JSON"
 IN_CHECKS = "one in checks/ beside the ledger's staging"
 
@@ -69,23 +74,22 @@ class Plan:
         """Return all that shapes the release: no locations, the domain by its digest."""
         return self._model.resolved()
 
+    @documented
     def explain(
         self,
-        at: Reference | list[Reference] | None = None,
+        at: Annotated[
+            Reference | list[Reference] | None, Arg(AT, "REFERENCE", many=True, option=True, default=ALL)
+        ] = None,
         *,
-        change: Change | list[Change] | None = None,
-        factor: Number | list[Number] | None = None,
-        delta: float | None = None,
+        change: Annotated[Change | list[Change] | None, Arg(CHANGE, "VALUES", many=True)] = None,
+        factor: Annotated[Number | list[Number] | None, Arg(FACTOR, "C", many=True)] = None,
+        delta: Annotated[float | None, Arg(DELTAS, "D", "probability", default="1e-9")] = None,
     ) -> Explanation:
         """Return what the plan promises; no microdata are read.
 
-        Args:
-            at: Reference records, each a mapping such as {"employment": 10, "payroll": 500} in units of the measures,
-                with codes by level where wanted ({"naics3": "722", …}), or text as `prdp explain --at` takes it. A
-                tuple of them is a firm, or a group. Default: the references of the plan's budget.
-            change: Changes of a record's values, such as {"employment": (10, 12)}.
-            factor: Factors of at least 1: values that differ by at most the factor.
-            delta: The δ, between 0 and 1, of the stated (ε, δ). Default: 1e-9.
+        In Python a reference may also be a mapping such as {"employment": 10, "payroll": 500} in units of the measures,
+        with codes by level where wanted ({"naics3": "722", …}); a tuple of them is a firm, or a group. A change may be
+        a mapping such as {"employment": (10, 12)}.
 
         Returns:
             Upper bounds of the losses, and the errors of the released values.
@@ -164,7 +168,9 @@ class Plan:
         staging: Annotated[LocationLike | None, Arg("as --staging of prdp release", "URI")] = None,
         **options: Unpack[OnLedger],
     ) -> dict[str, Any]:
-        """Return whether a release would be reserved, as `prdp ledger check --json`; reads no record, reserves nothing.
+        """Return whether a release would be reserved, as `prdp ledger afford --json`.
+
+        Reads no record, reserves nothing.
 
         Returns:
             release, dataset, plan_digest and state: None where it would be reserved now, else its present state.

@@ -25,8 +25,8 @@ from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
 from prdp.declared import Arg, ReleaseFolders, documented
 from prdp.locations import LocationLike, location, locations
-from prdp.releases import public_key
 from prdp.runs import OfEngine, Runner
+from prdp.verified import public_key
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +153,7 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
             if file["path"] == path and self._folder is not None:
                 frame: pd.DataFrame = published_part(self._folder, file).read().to_pandas()
                 return frame
-        raise KeyError(table)
+        raise KeyError(f"{table}: no such table; there are {', '.join(self) or 'none without a folder'}")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tables)
@@ -194,7 +194,7 @@ def reconcile(
     out: Annotated[str | Path | None, Arg(FOLDER, "DIR", option=True)] = None,
     *,
     csv: Annotated[bool, Arg("write every table as CSV too")] = False,
-    sign: Annotated[bool, Arg("sign reconciled.json with the site's key (prdp keys create)")] = False,
+    sign: Annotated[bool, Arg("sign reconciled.json with the site's key (prdp ledger admin keys create)")] = False,
     draws: Annotated[int, Arg(DRAWS, "N", "count", default="0")] = 0,
     engine: Annotated[str | None, Arg(ENGINE, choices=list(ENGINES), default="none, this process")] = None,
     **options: Unpack[Reconciling],

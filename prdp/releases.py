@@ -1,35 +1,31 @@
 """Published releases: verified against their manifest, and read as pandas, Arrow or Dask tables."""
 
 import csv
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
-import pyarrow as pa
-
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.keys import level_of
-from pipeline.publication.manifest import Manifest, Verified, verify_release
+from pipeline.publication.manifest import Manifest, Verified
 from pipeline.publication.release_folder import json_in, published_part
 from pipeline.release.request import Outcome
 from pipeline.storage.location import Location
 from pipeline.storage.paths import input_lines
-from prdp.declared import Arg, KeyFile, NewFolder, ReleaseFolder, ReleaseFolders, documented
+from prdp.declared import Arg, NewFolder, ReleaseFolder, ReleaseFolders, documented
 from prdp.locations import LocationLike, located, location, locations
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
-    from pipeline.publication.product.products import VerifiedProduct
-    from pipeline.publication.signing import PublicKey
 
-EXPORTS = ("csv", "xlsx", "duckdb", "delta", "sdmx")
+EXPORTS = ("csv", "xlsx", "duckdb", "delta", "sdmx", "site")
 NEW_FOLDER = "folder to write, new or empty"
 SHOWN = "what prdp reconcile made of these releases: shown in place of their values"
-RECONCILED = "a folder that prdp reconcile made: its figures are shown"
-DOWNLOADS = "a folder that prdp product made of the release: its files are for download"
+RECONCILED = "site: a folder that prdp reconcile made: its figures are shown"
+DOWNLOADS = "site: a folder that prdp product made of the release: its files are for download"
 
 
 class ListsCodes(Protocol):
@@ -92,6 +88,17 @@ class Release:
         """Return what `prdp release --json` prints."""
         return self._outcome.to_json()
 
+    def first_rows(self, number: int) -> dict[str, "pa.RecordBatch"]:
+        """Return the first rows of each published table; nothing while they are held."""
+        if self.state == "held":
+            return {}
+        folder = located(self.path, "release")
+        files = {
+            table["query"]: next(file for file in table["files"] if file["path"].endswith(".parquet"))
+            for table in Manifest.read(folder)["tables"]
+        }
+        return {query: next(published_part(folder, file).iter_batches(number)) for query, file in files.items()}
+
     def read(self, names: CodeLists = None) -> "PublishedRelease":
         """Return the published tables, as `read_release` does; StateError while they are held."""
         return read_release(self.path, names=names)
@@ -125,8 +132,10 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         """What release.json holds."""
         return self._published.facts
 
-    def arrow(self, query: str) -> pa.Table:
+    def arrow(self, query: str) -> "pa.Table":
         """Return a table as an Arrow table."""
+        import pyarrow as pa  # noqa: PLC0415 — verifying loads none
+
         return pa.concat_tables([self._read(file) for file in self._files(query)])
 
     def pandas(self, query: str) -> "pd.DataFrame":
@@ -155,13 +164,15 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         for table in self.manifest["tables"]:
             if table["query"] == query:
                 return [file for file in table["files"] if file["path"].endswith(".parquet")]
-        raise KeyError(query)
+        raise KeyError(f"{query}: no such table; there are {', '.join(self)}")
 
-    def _read(self, file: Mapping[str, Any]) -> pa.Table:
+    def _read(self, file: Mapping[str, Any]) -> "pa.Table":
         """Return a file of a table; StateError where it changed since it was verified."""
         return self._named(published_part(self._published.folder, file).read())
 
-    def _named(self, table: pa.Table) -> pa.Table:
+    def _named(self, table: "pa.Table") -> "pa.Table":
+        import pyarrow as pa  # noqa: PLC0415
+
         columns = {}
         for name in table.column_names:
             columns[name] = table[name]
@@ -184,28 +195,6 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         return f"<prdp.PublishedRelease {self.verified.release}: {', '.join(self)}>"
 
 
-@documented
-def verify(path: ReleaseFolder, *, key: KeyFile = None) -> Verified:
-    """Return what was verified: every file of the release is the one that its manifest names, and none is added.
-
-    StateError names the first file that is missing, changed or too many, or what is wrong with the signature. Without
-    `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
-    publisher's.
-    """
-    return verify_release(location(path, "release"), public_key(key))
-
-
-def create_key(path: str | Path) -> dict[str, str]:
-    """Make a key that signs manifests; return key (its file, mode 0600), public (path.pub) and fingerprint.
-
-    Keys that are there are never replaced.
-    """
-    from pipeline.publication.signing import PUBLIC_SUFFIX, create_key  # noqa: PLC0415 — cryptography
-
-    made = create_key(Path(path))
-    return {"key": str(path), "public": f"{path}{PUBLIC_SUFFIX}", "fingerprint": made.fingerprint}
-
-
 def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRelease:
     """Verify a published release and return its tables; StateError where a file is missing, changed or too many.
 
@@ -226,7 +215,7 @@ def product(
     product: Annotated[str | Path, Arg("a YAML file, or a name of conf/products", "PRODUCT")] = "cbp",
     year: Annotated[int | None, Arg("the year in the names of files", "YEAR", "year", default="the product's")] = None,
     reconciled: Annotated[LocationLike | None, Arg(SHOWN, "DIR")] = None,
-    sign: Annotated[bool, Arg("sign product.json with the site's key (prdp keys create)")] = False,
+    sign: Annotated[bool, Arg("sign product.json with the site's key (prdp ledger admin keys create)")] = False,
 ) -> dict[str, Any]:
     """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
 
@@ -248,19 +237,6 @@ def product(
 
 
 @documented
-def verify_product(
-    path: Annotated[LocationLike, Arg("the folder or URI that holds product.json", "FOLDER")], *, key: KeyFile = None
-) -> "VerifiedProduct":
-    """Return what was verified of a product's folder: every file is the one that product.json names, and none is added.
-
-    StateError names the first file that is missing, changed or too many, or what is wrong with the signature.
-    """
-    from pipeline.publication.product.products import verify_product  # noqa: PLC0415
-
-    return verify_product(location(path, "product"), public_key(key))
-
-
-@documented
 def site(
     release: ReleaseFolder,
     out: NewFolder,
@@ -268,9 +244,9 @@ def site(
     reconciled: Annotated[LocationLike | None, Arg(RECONCILED, "RECONCILED", option=False)] = None,
     product: Annotated[LocationLike | None, Arg(DOWNLOADS, "PRODUCT")] = None,
 ) -> dict[str, Any]:
-    """Write a public site of a published release, with copies of its files, as `prdp site`; it costs no loss.
+    """Write a public site of a published release, with copies of its files, as `prdp export --to site`.
 
-    The release's folder is not changed; the front page of the site is its index.html.
+    It costs no loss. The release's folder is not changed; the front page of the site is its index.html.
 
     Returns:
         release, attempt, out, tables, those of them that are reconciled, and the product's files (None: no product).
@@ -297,12 +273,23 @@ def export_tables(
     tables: Annotated[Sequence[str], Arg("this table alone", "TABLE", many=True, flag="table")] = (),
     agency: Annotated[str | None, Arg("sdmx: who maintains the structures", "ID", default="PRDP")] = None,
     year: Annotated[int | None, Arg("sdmx: the year of the figures, as the dimension TIME_PERIOD", kind="year")] = None,
+    reconciled: Annotated[LocationLike | None, Arg(RECONCILED, "RECONCILED", option=False)] = None,
+    product: Annotated[LocationLike | None, Arg(DOWNLOADS, "PRODUCT")] = None,
 ) -> dict[str, Any]:
     """Write tables in another format, as `prdp export --json`; what is published already costs no loss.
+
+    To "site" it writes a public site, as `prdp.site`; `reconciled` and `product` are of a site alone.
 
     Returns:
         release, attempt, format, out and tables: by query its path and rows. Codes are text in every format.
     """
+    if to == "site":
+        if tables or agency is not None or year is not None:
+            raise PlanError(f"{arg('to', 'site')}: a site has all tables: give no tables, agency or year")
+        target = out or f"{Path(str(folder)).name}-site"
+        return site(str(folder), target, reconciled=reconciled, product=product)
+    if reconciled is not None or product is not None:
+        raise PlanError(f"a reconciled folder and {arg('product')} go with {arg('to', 'site')} alone")
     from pipeline.publication.product.exports import export  # noqa: PLC0415
 
     read = folder if isinstance(folder, Location) else located(folder, "OUT/RELEASE")
@@ -322,12 +309,3 @@ def _names(source: Any) -> dict[str, dict[str, str]]:
         except (OSError, ValueError, csv.Error):
             raise PlanError(f"{path}: no list of {key} codes; name a CSV file with the header code,name") from None
     return named
-
-
-def public_key(path: str | os.PathLike[str] | None) -> "PublicKey | None":
-    """Return the key in a file; None without one."""
-    if path is None:
-        return None
-    from pipeline.publication.signing import load_public_key  # noqa: PLC0415 — cryptography
-
-    return load_public_key(Path(path))

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -127,6 +127,13 @@ class Runner:
                 "one, which knows of no earlier loss: submit with --deploy-mode client, or give a ledger on PostgreSQL"
             )
         return self.opened()
+
+
+def watched(log: Log, plan: str, metrics: Any, traces: str | None) -> AbstractContextManager[Any]:
+    """Write metrics and send a trace of a block that runs the plan of a file, also where it fails."""
+    from pipeline.operations.telemetry import watched as around  # noqa: PLC0415
+
+    return around(log, plan, metrics, traces)
 
 
 def _is_sparks(given: object) -> bool:

@@ -6,14 +6,17 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.base.errors import PlanError, PrdpError, StateError, arg
-from prdp.declared import Arg, NewFolder, documented
+from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
+from prdp.declared import Arg, NewFolder, Result, documented, table
+from prdp.explanation import label
 from prdp.ledgers import KnownDatasets, LedgerLike
 from prdp.locations import located
 from prdp.plans import Plan, load_plan
 from prdp.runs import Economy, Runner, economy_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pipeline.diagnostics.plan_trials import TrialJob
     from pipeline.diagnostics.synthetic_microdata import Origin
     from pipeline.engines.protocol import Engine
@@ -39,7 +42,7 @@ def try_plan(
     page: Annotated[str | Path | None, Arg("write an HTML page to play with the plan's scales", "FILE")] = None,
     ledger: Annotated[LedgerLike, Arg(KNOWN, "URL", default="your own, if there is one")] = None,
     **options: Unpack[Economy],
-) -> dict[str, Any]:
+) -> "Trial":
     """Try a whole plan on synthetic microdata; return what `prdp try --json` prints (docs/calibration.md).
 
     Nothing is charged: the release that is rehearsed has a ledger of its own in a temporary folder, and keys that are
@@ -57,6 +60,7 @@ def try_plan(
     from pipeline.diagnostics.synthetic_microdata import Origin, require_apart  # noqa: PLC0415
     from pipeline.microdata.source import find, identity_of  # noqa: PLC0415
     from pipeline.planning.study.trial_page import trial_page  # noqa: PLC0415
+    from pipeline.planning.study.trial_text import trial_text  # noqa: PLC0415
     from pipeline.release.pinned import require_no_part  # noqa: PLC0415
 
     like, states, runner = economy_of(options)
@@ -90,7 +94,51 @@ def try_plan(
     if page is not None:
         first = plans[0]
         _write(Path(page), trial_page(first._model, first.source, tried.document, tried.cells[0]))
-    return tried.document
+    return Trial(tried.document, trial_text)
+
+
+class Trial(Result):
+    """What a trial showed, as `prdp try --json` prints it; `str()` is what `prdp try` prints."""
+
+    @property
+    def limits(self) -> "pd.DataFrame":
+        """The limits of each plan: columns plan, at, rho, limit, within."""
+        rows = [
+            (plan["release"], label(each["at"]), each["rho"], each["limit"], each["within"])
+            for plan in self["plans"]
+            for each in plan["limits"]
+        ]
+        return table(rows, plan="str", at="str", rho="float", limit="float", within="object")
+
+    @property
+    def errors(self) -> "pd.DataFrame":
+        """The classes of each table by true total: columns plan, query, and those of a class in `--json`."""
+        import pandas as pd  # noqa: PLC0415 — JSON is had without it
+
+        return pd.DataFrame(
+            {"plan": plan["release"], "query": of["name"]} | row
+            for plan in self["plans"]
+            for of in plan["tables"]
+            for row in of["classes"]
+        )
+
+    def require_within(self) -> None:
+        """Raise BudgetRefused where a plan breaks a limit of its own."""
+        for plan in self["plans"]:
+            if not all(limit["within"] for limit in plan["limits"]):
+                raise BudgetRefused(
+                    f"release {plan['release']}: breaks a limit of its own plan, and would be refused: "
+                    f"choose larger scales, or play with {arg('page')} FILE"
+                )
+
+
+def with_own_values(path: str, values: Mapping[str, str]) -> Plan:
+    """Return a plan that is tried beside another: with the values of those variables that it declares too."""
+    from pipeline.plan.plan_text import read_text  # noqa: PLC0415
+
+    declared = read_text(Path(path)).data.get("variables")
+    own = {name: value for name, value in values.items() if isinstance(declared, Mapping) and name in declared}
+    return load_plan(path, set=own)
 
 
 def _write(page: Path, text: str) -> None:
@@ -116,7 +164,7 @@ def publication(
 ) -> dict[str, Any]:
     """Study a whole publication with every kind of noise, each as accurate as the plan in every table.
 
-    As `prdp evaluate --publication PLAN --json` (docs/comparisons.md). Synthetic microdata are written for it.
+    As `prdp study publication PLAN --json` (docs/comparisons.md). Synthetic microdata are written for it.
     In place of names `kinds` may be mechanisms without a scale by names of your own.
 
     Raises:

@@ -6,7 +6,6 @@ from fractions import Fraction
 from typing import Any
 
 from jobs.output import print_columns, print_json, put, say
-from pipeline.accounting.interpretation import interpretation_text
 from pipeline.base.plain import WIDTH, excess_text, fitted, gap_text
 from pipeline.ledger.admission import Account
 from pipeline.ledger.datasets import REFUSALS, Budget
@@ -64,7 +63,7 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     if not release and (required := ledger.required()) is not None:
         say(f"every release is held, and takes {required.words}")
     if closed:
-        say(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger reopen opens it")
+        say(f"closed since {closed.time[:10]}: {closed.facts['reason']}; prdp ledger admin reopen opens it")
     by_name = {account.name: account for account in kept}
     of_name: dict[str, list[tuple[str, ...]]] = {name: [] for name in by_name}
     for name, line in lines:
@@ -232,4 +231,4 @@ def _print_promise(spending: Spending) -> None:
         f"    the limit {means['limit']['rho']} at {means['limit']['at']} was fixed before the first release: all "
         "releases, however each is chosen by what earlier ones showed, keep together"
     )
-    say(f"    {interpretation_text(means)} at {means['size']:g}")
+    say(f"    {spending.means_text}")

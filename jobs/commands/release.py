@@ -8,12 +8,9 @@ from jobs.arrow import do_without_pandas
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_json, put, say, tell
 from pipeline.base.plain import WIDTH
-from pipeline.operations.telemetry import watched
-from pipeline.publication.manifest import Manifest
-from pipeline.publication.release_folder import published_part
-from pipeline.storage.paths import locate
 from prdp.plans import Plan
 from prdp.releases import Release
+from prdp.runs import watched
 
 EXAMPLE = "prdp release plan.yaml --out releases --csv"
 ROWS_SHOWN = 4
@@ -50,18 +47,11 @@ def _show(released: Release) -> None:
         put(f"manifest {released.path}/release.json")
     if released.page is not None:
         put(f"{'staged page' if released.state == 'held' else 'page'} {released.page}")
-    published = {} if released.state == "held" else _first_files(released)
+    published = released.first_rows(ROWS_SHOWN)
     for query, table in released.tables.items():
         put(f"\n{query}: {table['rows']:,} rows in {table['path']}")
         if query in published:
-            rows = next(published_part(locate(released.path), published[query]).iter_batches(ROWS_SHOWN))
-            _show_rows(rows)
-
-
-def _first_files(released: Release) -> dict[str, dict[str, Any]]:
-    """Return the first file of each table, as the manifest tells it."""
-    tables = Manifest.read(locate(released.path))["tables"]
-    return {table["query"]: next(f for f in table["files"] if f["path"].endswith(".parquet")) for table in tables}
+            _show_rows(published[query])
 
 
 def _show_rows(rows: Any) -> None:

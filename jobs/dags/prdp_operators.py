@@ -122,7 +122,7 @@ class Step:
     def check(self) -> Any:
         """Return the plan's release as the ledger would treat it: its name, and its state if it is reserved."""
         plan = self.site.plan(self.task.plan)
-        return self.run_json("ledger", "check", plan, *set_options(self.values), *self.site.location_options())
+        return self.run_json("ledger", "afford", plan, *set_options(self.values), *self.site.location_options())
 
     def run(self, command: str, arguments: Sequence[str]) -> Done:
         """Run a command over microdata on the task's engine."""

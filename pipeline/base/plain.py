@@ -71,7 +71,7 @@ def plain_json(data: str | bytes) -> Any:
 
 RED, GREEN, YELLOW = 31, 32, 33
 # A command that opens a ledger, but for the two that make one, without the option that names it.
-_ACTS = r"staging purge|(?!create\b|import\b|staging\b)[a-z]+"
+_ACTS = r"admin (?:staging purge|close|reopen|export|migrate)|(?!create\b|admin\b)[a-z]+"
 _OF_LEDGER = re.compile(rf"\bprdp (?:ledger (?:{_ACTS})|release|check|diagnose)\b(?!\.| --ledger)")
 _PASSWORD = re.compile(r"(://[^/@:]*):[^/]*@")
 ERASED = "\r\x1b[K"  # to the line's begin, and nothing in it

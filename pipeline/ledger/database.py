@@ -235,7 +235,7 @@ class Database(ABC):
                 version = _version(connection)
             known = f"the ledger {self.name} has schema version {version}, and this prdp knows {SCHEMA_VERSION}"
             older = version in MIGRATIONS
-            raise StateError(f"{known}: {'run prdp ledger migrate' if older else 'use the prdp that made it'}")
+            raise StateError(f"{known}: {'run prdp ledger admin migrate' if older else 'use the prdp that made it'}")
 
     def migrate(self) -> int:
         """Bring the schema to this prdp's version in one transaction; return the version it had.

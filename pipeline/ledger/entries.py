@@ -118,7 +118,7 @@ class Entry:
 
 
 def read_entry(line: str) -> Entry:
-    """Return the entry that `prdp ledger export --confidential` wrote as a line; ValueError where it holds none."""
+    """Return the entry of a line of `prdp ledger admin export --confidential`; ValueError where it holds none."""
     data = json.loads(line)
     try:
         columns = {**data, "release": data["release"] or ""}
@@ -237,7 +237,7 @@ def require_open(closed: Entry | None) -> None:
         reason = in_a_line(closed.facts["reason"])
         raise StateError(
             f"the ledger is closed since {closed.time[:10]} ({reason}): nothing is reserved, drawn or "
-            "published before an officer opens it: prdp ledger reopen"
+            "published before an officer opens it: prdp ledger admin reopen"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.accounting.accountant import Charged
 from pipeline.accounting.convert import DELTA, interpretation
+from pipeline.accounting.interpretation import interpretation_text
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.ledger.admission import binding, of_plans
@@ -150,6 +151,12 @@ class Spending:
         if self.promised is None:
             return None
         return {"limit": _limit_json(self.promised)} | interpretation(None, up_float(self.promised.rho), None, DELTA)
+
+    @property
+    def means_text(self) -> str:
+        """What the promised limit means, for people; "" without one."""
+        means = self.means
+        return "" if means is None else f"{interpretation_text(means)} at {means['size']:g}"
 
     def to_json(self) -> dict[str, Any]:
         """The spending as JSON; spent is rounded up, left down."""

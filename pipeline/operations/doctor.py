@@ -21,7 +21,19 @@ from pipeline.base.web import checked_url, is_url, reach
 from pipeline.ledger.address import connection_files, own_file
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, open_ledger
-from pipeline.operations.ledger_health import LEAST_FREE, Finding, certificates, disks_of, good, mend, places, unseen
+from pipeline.operations.ledger_health import (
+    LEAST_FREE,
+    LONGEST,
+    Finding,
+    certificates,
+    disks_of,
+    good,
+    mend,
+    places,
+    under_way,
+    unseen,
+)
+from pipeline.operations.officer_page import HELD_LONG
 from pipeline.release.input_records import KEY_FILE
 from pipeline.release.installation import site
 from pipeline.storage.location import Location
@@ -43,6 +55,8 @@ class Asked:
     out: Location | None = None
     engine: str | None = None
     least_free: float = LEAST_FREE
+    longest: timedelta = LONGEST
+    longest_held: timedelta = HELD_LONG
 
 
 def doctor(now: datetime, asked: Asked) -> list[Finding]:
@@ -52,6 +66,9 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
     spark = [*_spark(engine == "spark")] if engine != "dask" else []
     address, opened, checked = _ledger(asked.ledger)
     files, served = dict(tls), None
+    late: list[Finding] = []
+    with suppress(PrdpError):  # told already of a ledger that cannot be read
+        late = [] if opened is None else under_way(opened, now, asked.longest, asked.longest_held)
     with suppress(PrdpError):  # told already of the address; or the ledger went away after it had answered
         files = {**connection_files(address), **tls}
         served = None if opened is None else opened.served_certificate()
@@ -59,6 +76,7 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
     return [
         *(*spark, *dask, _extras(), *_limits(), *checked),
         *_places(opened, now, asked),
+        *late,
         *_secrets({path for name, path in files.items() if _holds_key(name, files)} | {*pins, *_spark_secret()}),
         *_signing(),
         *_telemetry(),
@@ -163,9 +181,9 @@ def _ledger(named: str | None) -> tuple[str | None, Ledger | None, list[Finding]
         opened = open_ledger(address, WAIT, first_use=False)
         return address, opened, [good("ledger", f"{opened.address} answers, schema version {SCHEMA_VERSION}")]
     except PrdpError as error:
-        old = "prdp ledger migrate" in str(error)
+        old = "prdp ledger admin migrate" in str(error)
         fix = f"correct {arg('ledger')} or the rights on it, or start its server (docs/operations.md, Disturbances)"
-        return address, None, [mend("ledger", str(error), "back it up, then prdp ledger migrate" if old else fix)]
+        return address, None, [mend("ledger", str(error), "back it up, then prdp ledger admin migrate" if old else fix)]
 
 
 def _places(ledger: Ledger | None, now: datetime, asked: Asked) -> Iterator[Finding]:

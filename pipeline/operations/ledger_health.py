@@ -108,7 +108,7 @@ def disks(places: Iterable[tuple[str, Path]], least: float) -> Iterator[Finding]
     for there, whats in held.values():
         free = shutil.disk_usage(there).free / 1e9
         text = f"{free:,.1f} GB are free for {', '.join(whats)} (the disk of {there})"
-        short = mend("disk", text, f"make room: fewer than {least:g} GB; staging: prdp ledger staging purge")
+        short = mend("disk", text, f"make room: fewer than {least:g} GB; staging: prdp ledger admin staging purge")
         yield short if free < least else good("disk", text)
 
 
@@ -126,17 +126,21 @@ def health(
     certificate of the ledger's server or connection that has ended or soon does; a disk of ledger, staging or output
     with less than `least_free` GB.
     """
-    rows = [row for _, row in ledger.overview()[0]]
-    late = [*_waiting(ledger, rows, now, longest, longest_held)]
-    again = [*_drawn_again(rows, now)]
-    roots, out = places(ledger, rows)
+    roots, out = places(ledger, [row for _, row in ledger.overview()[0]])
     return [
         _opened(ledger),
-        *(late or [good("releases", "none waits for too long")]),
-        *(again or [good("draws", "none was drawn or charged more than once, of releases under way or of late")]),
+        *under_way(ledger, now, longest, longest_held),
         *certificates(ledger.connection_files(), now, ledger.served_certificate()),
         *disks_of(ledger, roots, out, least_free),
     ]
+
+
+def under_way(ledger: Ledger, now: datetime, longest: timedelta, longest_held: timedelta) -> list[Finding]:
+    """Return which releases wait for too long, and which were drawn or charged more than once."""
+    rows = [row for _, row in ledger.overview()[0]]
+    late = [*_waiting(ledger, rows, now, longest, longest_held)] or [good("releases", "none waits for too long")]
+    once = "none was drawn or charged more than once, of releases under way or of late"
+    return late + ([*_drawn_again(rows, now)] or [good("draws", once)])
 
 
 def places(ledger: Ledger, rows: Sequence[Row]) -> tuple[list[Location], Location | None]:
@@ -162,7 +166,7 @@ def _opened(ledger: Ledger) -> Finding:
     closed = ledger.closed()
     if closed is None:
         return good("ledger", f"{ledger.address} is open")
-    fix = "see that it knows all that was published: prdp ledger reopen"
+    fix = "see that it knows all that was published: prdp ledger admin reopen"
     return mend("ledger", f"{ledger.address} is closed since {closed.time[:10]}", fix)
 
 
@@ -198,7 +202,7 @@ def write_health(place: str, ledger: Ledger, findings: Iterable[Finding]) -> lis
         counts = Counter[str]()
         for finding in findings:
             counts[finding.check] += finding.state == MEND
-        what = "Findings of prdp ledger health to mend."
+        what = "Findings of prdp doctor on the ledger to mend."
         gauges = [Gauge("health_findings", what, number, {"check": check}) for check, number in counts.items()]
         write_metrics(place, "health", gauges)
         write_metrics(place, "ledger", gauges_of_ledger(ledger))

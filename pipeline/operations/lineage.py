@@ -1,8 +1,8 @@
 """What was made from what: the attempts of a release as OpenLineage run events, one JSON object a line.
 
-Guarantee: an event is a function of the plan and of the ledger's entries, whose times `prdp ledger export` tells too.
-Of the microdata it has the dataset's name alone: no location, digest, size, time or count. What it says of the tables
-follows from the plan's public domain.
+Guarantee: an event is a function of the plan and of the ledger's entries, whose times
+`prdp ledger admin export` tells too. Of the microdata it has the dataset's name alone: no location, digest, size, time
+or count. What it says of the tables follows from the plan's public domain.
 
 Source: OpenLineage 2-0-2 (RunEvent), its naming of datasets, and the facets schema 1-2-0, version 1-0-1 and
 outputStatistics 1-0-2.

@@ -38,7 +38,7 @@ HEADINGS = (
 )
 HELD_LONG = timedelta(days=7)  # a held release that waits longer is told among what is stuck
 MOST_BARS = 20  # of one limit: earlier releases share a bar
-MOST_ACTS = 500  # the latest; prdp ledger export has all
+MOST_ACTS = 500  # the latest; prdp ledger admin export has all
 
 GENERATOR = b'content="prdp ledger page"'  # of the pages that a new one may replace
 NO_RUN = "If no run of it is under way: "
@@ -123,7 +123,10 @@ def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | No
 def _closed(entries: Sequence[Entry]) -> Iterator[Sequence[str]]:
     last = next((entry for entry in reversed(entries) if entry.event in (CLOSED, REOPENED)), None)
     if last is not None and last.event == CLOSED:
-        advice = "Nothing is reserved, drawn or published. See that it knows all that was published: prdp ledger reopen"
+        advice = (
+            "Nothing is reserved, drawn or published. "
+            "See that it knows all that was published: prdp ledger admin reopen"
+        )
         yield "the ledger", "closed", last.time[:10], advice
 
 

@@ -218,10 +218,10 @@ def read_weights(path: Path, parameter: str, step: Fraction) -> Mapping[str, Any
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != KIND or not isinstance(document.get("weights"), dict):
-        raise ParameterError(parameter, f"a file that prdp design wrote; {path.name} is none")
+        raise ParameterError(parameter, f"a file that prdp study design wrote; {path.name} is none")
     weights: Mapping[str, Any] = document["weights"]
     if document.get("digest") != digest_of(weights):
-        raise ParameterError(parameter, f"as prdp design wrote it: the table in {path.name} was changed since")
+        raise ParameterError(parameter, f"as prdp study design wrote it: the table in {path.name} was changed since")
     made_for = weights.get("step")
     if made_for != as_json(step):
         raise ParameterError(parameter, f"a table for the measure's step {as_json(step)}; {path.name} has {made_for}")

@@ -25,7 +25,7 @@ KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
         frozenset({"release", "supersedes", "dataset", "domain", "interval", "queries", "budget"}),
         "prdp explain or prdp release",
     ),
-    STUDY: (frozenset({"study", "title", "data", "query", "equal", "sizes", "panels", "today"}), "prdp evaluate"),
+    STUDY: (frozenset({"study", "title", "data", "query", "equal", "sizes", "panels", "today"}), "prdp study run"),
     PRODUCT: (
         frozenset({"product", "title", "year", "levels", "measures", "basic", "flags", "tables", "layouts"}),
         "prdp product --product",

@@ -134,7 +134,9 @@ def load_signing_key(path: Path) -> SigningKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
-        raise PlanError(f"the signing key {path} is no private Ed25519 key without passphrase: run prdp keys create")
+        raise PlanError(
+            f"the signing key {path} is no private Ed25519 key without passphrase: run prdp ledger admin keys create"
+        )
     return SigningKey(key)
 
 

@@ -240,8 +240,8 @@ def _batch(rows: Rows, made: Combined, spec: SumSpec) -> pa.RecordBatch:
 #     frame ─► types checked ─► sealed files in staging/<release>/frame-… ─► the ledger: its pin ─► summed ─► destroyed
 #
 # The seal ends with the run: what a killed run leaves can be read by nobody, and is removed by the next run of the
-# release or by `prdp ledger staging purge`. The pin is keyed by a secret file beside the ledger's staging, so that
-# nobody who reads the ledger can test guesses of a record against it.
+# release or by `prdp ledger admin staging purge`. The pin is keyed by a secret file beside the ledger's staging, so
+# that nobody who reads the ledger can test guesses of a record against it.
 
 KEY_FILE = ".frame-pins"  # no release's name
 KEY_BYTES = 32

@@ -73,7 +73,7 @@ class Site:
         if sign and key is None:
             raise PlanError(
                 f"{arg('sign')}: there is no key: name one as signing_key in the site's file, or by PRDP_SIGNING_KEY "
-                "(prdp keys create)"
+                "(prdp ledger admin keys create)"
             )
         return key
 

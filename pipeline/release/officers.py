@@ -219,7 +219,7 @@ def _staged(ledger: Ledger, state: ReleaseState, roots: set[str | None]) -> dict
 
 def _destroy_rest(ledger: Ledger, state: ReleaseState) -> None:
     what = f"release {state.release}: is {state.status}, but what is staged cannot be removed: "
-    with file_errors(what, ": run prdp ledger staging purge as its owner"):
+    with file_errors(what, ": run prdp ledger admin staging purge as its owner"):
         for staged in _leftovers(ledger, state).values():
             for leftover in staged:
                 leftover.destroy()

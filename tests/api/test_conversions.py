@@ -12,7 +12,7 @@ from mpmath import mpf
 
 import prdp
 from jobs.cli import main
-from prdp import conversions
+from prdp import calibration as conversions
 
 
 @cache
@@ -87,18 +87,18 @@ def test_wrong_numbers_are_refused(name: str, value: str, capsys: pytest.Capture
     convert = conversions.rho if "epsilon" in asked else conversions.epsilon
     values = [value] if value == "x" else [value, float(value)]
     for each in values:
-        with pytest.raises(prdp.PlanError, match=f"^{name}: must be "):
+        with pytest.raises(prdp.PlanError, match=f"^{name}=: must be "):
             convert(**asked | {name: each})  # type: ignore[arg-type]
-    assert main(["calibrate", *(f"--{option}={text}" for option, text in asked.items())]) == 2
+    assert main(["calibrate", "--quiet", *(f"--{option}={text}" for option, text in asked.items())]) == 2
     assert capsys.readouterr().err.startswith(f"error: --{name}: must be ")
 
 
 @pytest.mark.parametrize("delta", [1, 1.5, True])
 def test_a_delta_is_below_one(delta: float) -> None:
     for convert in (lambda: prdp.epsilon(rho=1, delta=delta), lambda: prdp.rho(epsilon=1, delta=delta)):
-        with pytest.raises(prdp.PlanError, match=r"^delta: must be "):
+        with pytest.raises(prdp.PlanError, match=r"^delta=: must be "):
             convert()
 
 
 def test_examples_hold() -> None:
-    assert doctest.testmod(conversions) == (0, 3)
+    assert doctest.testmod(conversions) == (0, 7)

@@ -172,8 +172,8 @@ def test_a_lost_ledger_is_put_back(box: Box) -> None:
 
     # One that has forgotten a release is found out, and nothing is released on it.
     box.restore(old)
-    box.as_one("officer", "prdp ledger close --reason 'restored from a backup'")
-    refused = box.as_one("officer", "prdp ledger reopen --out releases; echo code $?")
+    box.as_one("officer", "prdp ledger admin close --reason 'restored from a backup'")
+    refused = box.as_one("officer", "prdp ledger admin reopen --out releases; echo code $?")
     assert "it has forgotten what was lost since" in refused.stderr
     assert "code 5" in refused.stdout
     closed = box.as_one("submit", "prdp release data/demo/second.yaml --out releases --staging staging; echo code $?")
@@ -181,8 +181,8 @@ def test_a_lost_ledger_is_put_back(box: Box) -> None:
 
     box.in_("ledger", "psql --dbname postgres --command 'DROP DATABASE lost'")
     box.restore(newest)
-    box.as_one("officer", "prdp ledger close --reason 'restored from a backup'")
-    box.as_one("officer", "prdp ledger reopen --out releases")
+    box.as_one("officer", "prdp ledger admin close --reason 'restored from a backup'")
+    box.as_one("officer", "prdp ledger admin reopen --out releases")
     assert [shown(box, each)["state"] for each in ("cbp-synthetic", "second", "third")] == ["settled"] * 3
     box.compose("start", "airflow")
 

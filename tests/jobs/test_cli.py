@@ -12,7 +12,8 @@ import pytest
 
 from jobs.cli import main
 from jobs.commands import COMMANDS
-from jobs.commands.ledger import EXAMPLES
+from jobs.completion import places
+from jobs.options import parser_with
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
 from tests.support.ledgers import ledger_file
@@ -21,8 +22,6 @@ from tests.support.world import BUDGET, QUERIES, records, write_world
 
 TIGHT = 0.36893174760753610  # 1 − (0.1/sinh 0.1)(1 − 1/e): Laplace noise of scale 10 at influence 10
 PAPER = 0.46211715726000976  # tanh(½)·1
-
-ACTS = [["staging", act] if act == "purge" else [act] for act in EXAMPLES]
 
 
 def prdp(*arguments: object, state: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -189,10 +188,10 @@ def test_exit_codes_of_refusals(tmp_path: Path) -> None:
 def test_an_unexpected_error_shows_no_value(
     plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def leak(*_: object) -> None:
+    def leak(*_: object, **__: object) -> None:
         raise ValueError("payroll 7654321 of establishment E17")
 
-    monkeypatch.setattr("jobs.commands.explain.load_plan", leak)
+    monkeypatch.setattr("prdp.plans.load_plan", leak)
     assert main(["explain", str(plan)]) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: unexpected ValueError at test_cli.py:")
@@ -202,7 +201,9 @@ def test_an_unexpected_error_shows_no_value(
 
 
 def test_every_command_and_act_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for call in (*([name] for name in COMMANDS), *(["ledger", *words] for words in ACTS)):
+    calls = [place.path.split()[1:] for place in places(parser_with(None))][1:]
+    assert {call[0] for call in calls} == set(COMMANDS)
+    for call in calls:
         assert main([*call, "--help"]) == 0
         shown = capsys.readouterr().out
         assert shown.startswith(f"usage: prdp {' '.join(call)} ")

@@ -7,8 +7,8 @@ import pytest
 
 from jobs.cli import main
 from jobs.commands import COMMANDS
-from jobs.commands.completion import places
-from jobs.parser import parser_with
+from jobs.completion import places
+from jobs.options import parser_with
 from tests.support.needs import program
 from tests.support.patience import PATIENCE
 
@@ -27,12 +27,14 @@ CALLS = {
     ("prdp", "ledger", "sh"): {"show"},
     ("prdp", "ledger", "show", "--da"): {"--dataset"},
     ("prdp", "verify", "--da"): set(),
-    ("prdp", "completion", "z"): {"zsh"},
+    ("prdp", "--completion", "z"): {"zsh"},
+    ("prdp", "ledger", "admin", "rel"): set(),
+    ("prdp", "ledger", "admin", "clo"): {"close"},
 }
 
 
 def script(folder: Path, shell: str, capsys: pytest.CaptureFixture[str]) -> Path:
-    assert main(["completion", shell]) == 0
+    assert main(["--completion", shell]) == 0
     (folder / shell).write_text(capsys.readouterr().out)
     return folder / shell
 
@@ -63,14 +65,14 @@ def test_zsh_reads_what_bash_reads(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_shell_is_one_of_those_known(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", "bsh"]) == 2
+    assert main(["--completion", "bsh"]) == 2
     assert "nearest known: bash" in capsys.readouterr().err
 
 
 def options() -> str:
     """Return a table of the options of every command and act."""
     commands: dict[tuple[str, str], list[str]] = {}
-    for place in places(parser_with(COMMANDS)):
+    for place in places(parser_with(None)):
         for option in place.options:
             name = option.option_strings[-1]
             value = option.metavar or "|".join(map(str, option.choices or ()))

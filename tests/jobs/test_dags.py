@@ -302,7 +302,7 @@ def test_the_options_are_those_that_prdp_takes(tmp_path: Path) -> None:
     assert (given.set, str(given.lineage), given.log_json) == (["month=2026-11"], "/l", True)
     plain = parse(["release", *site(tmp_path).release("a.yaml", {})])
     assert (plain.set, plain.lineage, plain.log_json, plain.hold) == ([], None, False, False)
-    given = parse(["ledger", "check", full.plan("a.yaml"), *full.location_options(), "--json"])
+    given = parse(["ledger", "afford", full.plan("a.yaml"), *full.location_options(), "--json"])
     assert (given.ledger, given.out) == (full.ledger, "/o")
     given = parse(["diagnose", *full.diagnose("a.yaml", month, "/o/r", "manual__2026-11-21T15:00:00+00:00-1")])
     assert (given.out, str(given.release)) == ("/d/manual__2026-11-21T15_00_00_00_00-1", "/o/r")
@@ -354,7 +354,7 @@ def test_a_release_from_check_to_end_by_its_commands(tmp_path: Path) -> None:
     def answer(*arguments: str) -> Any:
         return steps.run_json(here.command(*arguments), environment, print)
 
-    assert answer("ledger", "check", here.plan("plan.yaml"), *here.location_options(), "--json")["state"] is None
+    assert answer("ledger", "afford", here.plan("plan.yaml"), *here.location_options(), "--json")["state"] is None
     done = run(here.on_dask("release", here.release("plan.yaml", {}, hold=True)), environment, print)
     found = steps.release_in(answer("ledger", "show", *here.ledger_option(), "--json"), "small-release")
     assert require_released(done, found) == "held"

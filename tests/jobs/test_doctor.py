@@ -97,7 +97,7 @@ def test_a_ledger_of_an_older_schema_or_of_no_server_or_that_is_none(tmp_path: P
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript((SUPPORT / "ledger_v2.sql").read_text())
     path.chmod(0o600)
-    assert found(ledger=str(path))["ledger"].endswith("→ back it up, then prdp ledger migrate")
+    assert found(ledger=str(path))["ledger"].endswith("→ back it up, then prdp ledger admin migrate")
     assert found(ledger=str(tmp_path / "none.sqlite")).keys() == {"ledger"}
     assert "Connection refused" in found(ledger="postgresql://prdp@127.0.0.1:1/ledger")["ledger"]
     assert found(ledger="mysql://ann:secret@host/ledger").keys() == {"ledger"}

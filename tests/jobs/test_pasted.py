@@ -19,7 +19,7 @@ RAISED = "have an officer raise it: prdp ledger raise {} --budget FILE --reason 
     ("text", "named"),
     [
         ("run prdp ledger abort r, or", "run prdp ledger abort --ledger 'a b' r, or"),
-        ("prdp ledger staging purge", "prdp ledger staging purge --ledger 'a b'"),
+        ("prdp ledger admin staging purge", "prdp ledger admin staging purge --ledger 'a b'"),
         ("run prdp check PLAN, and", "run prdp check --ledger 'a b' PLAN, and"),
         *[
             (text, text)

@@ -1,4 +1,4 @@
-"""`prdp ledger health`: each condition that must be mended is found, and is not found where it does not hold."""
+"""`prdp doctor --ledger-only`: each condition that must be mended is found, and is not found where it does not hold."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

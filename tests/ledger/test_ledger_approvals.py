@@ -258,7 +258,7 @@ def test_version_3_becomes_4_on_a_server_and_a_file_of_it_is_as_good(address: st
     if ledger.path is not None:
         create_ledger(address).reserve(reservation("r"))
         return
-    with pytest.raises(StateError, match="run prdp ledger migrate"):
+    with pytest.raises(StateError, match="run prdp ledger admin migrate"):
         create_ledger(address)
     assert migrate_ledger(address)[0] == 3
     create_ledger(address).require_approvals(TWO)

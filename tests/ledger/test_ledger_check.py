@@ -1,4 +1,4 @@
-"""`prdp ledger check`: what a release would be told before it reads a record, and nothing is reserved."""
+"""`prdp ledger afford`: what a release would be told before it reads a record, and nothing is reserved."""
 
 import json
 from collections.abc import Callable

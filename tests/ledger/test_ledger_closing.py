@@ -177,7 +177,7 @@ def test_the_commands_close_and_open(
     (closed,) = (told for told in run_json(capsys, "ledger", "show", *at) if told["state"] == "closed")
     assert closed["reason"] == "restored"
     assert main(["ledger", "show", *at]) == 0
-    assert "restored; prdp ledger reopen --ledger" in capsys.readouterr().out
+    assert "restored; prdp ledger admin reopen --ledger" in capsys.readouterr().out
     told = run_json(capsys, "ledger", "reopen", "--out", out, *at)
     assert told == {"closed": False, "found": ["r"]}
     assert main(["ledger", "reopen", *at]) == 5
@@ -202,7 +202,7 @@ def test_an_exported_chain_becomes_a_ledger_elsewhere(
     assert (new.verify(), new.identity(), new.states()) == (old.verify(), old.identity(), old.states())
     assert new.entries() == old.entries()
     assert main(["ledger", "import", str(file), str(tmp_path / "again.sqlite")]) == 0
-    assert f"prdp ledger reopen --ledger {tmp_path}/again.sqlite\n" in capsys.readouterr().out
+    assert f"prdp ledger admin reopen --ledger {tmp_path}/again.sqlite\n" in capsys.readouterr().out
     assert prdp.open_ledger(address).reopen() == ["r"]
     with pytest.raises(prdp.BudgetRefused, match="spent 10 by r 2, s 8"):
         new.reserve(reservation("t", draws=5))

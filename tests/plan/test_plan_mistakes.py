@@ -312,7 +312,7 @@ def test_a_plan_from_python_has_no_lines_to_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        ({"study": "s", "title": "S", "data": {}, "panels": []}, "this is a study, not a plan; use prdp evaluate"),
+        ({"study": "s", "title": "S", "data": {}, "panels": []}, "this is a study, not a plan; use prdp study run"),
         ({"dataset": {}, "limits": []}, "this is a file of limits, not a plan; use prdp ledger init"),
         ({"release": "r", "attempt": "0", "plan_digest": "d"}, "this is the manifest of a release, not a plan; use "),
     ],

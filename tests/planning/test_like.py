@@ -321,8 +321,8 @@ def test_errors_beside_today_are_those_of_the_noise(beside: dict[str, Any]) -> N
 
 
 def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.commands.generate.load_plan", lambda path, set: path)
-    monkeypatch.setattr("jobs.commands.generate.beside_today", lambda figures, plan: beside)
+    monkeypatch.setattr("prdp.plans.load_plan", lambda path, set: path)
+    monkeypatch.setattr("prdp.studies.beside_today", lambda figures, plan: beside)
     code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "plan.yaml")
     page = (DOCS / "economy" / "figures.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
@@ -345,12 +345,12 @@ def test_a_plan_without_the_tables_is_refused(tmp_path: Path) -> None:
     ("call", "message"),
     [
         (["--like", "cbp-2012", "--out", "x"], "choose from 'cbp-2010', 'cbp-2011'"),
-        (["--like", "cbp-2011", "--records", "5", "--out", "x"], "not allowed with argument --"),
-        (["--out", "x"], "one of the arguments --records --like is required"),
-        (["--like", "cbp-2011"], "--out: a folder to write"),
-        (["--like", "cbp-2011", "--describe", "--out", "x"], "leave out --out and --states"),
-        (["--records", "5", "--describe"], "--describe: it goes with --like alone"),
-        (["--like", "cbp-2011", "--beside", "plan.yaml", "--out", "x"], "--beside: it goes with --describe alone"),
+        (["--like", "cbp-2011", "--records", "5", "--out", "x"], "--records and --like is required"),
+        (["--out", "x"], "one of the arguments --records and --like is required"),
+        (["--like", "cbp-2011"], "arguments are required: --out"),
+        (["--like", "cbp-2011", "--describe", "--out", "x"], "unknown option --out"),
+        (["--records", "5", "--describe"], "unknown option --records"),
+        (["--like", "cbp-2011", "--beside", "plan.yaml", "--out", "x"], "unknown option --beside"),
         (["--records", "5", "--states", "56", "--out", "x"], "--states: it goes with --like alone"),
         (["--like", "cbp-2011", "--states", "56,72", "--out", "x"], "--states: 72 is no state of the figures"),
     ],

@@ -96,7 +96,7 @@ def test_command_writes_where_totals_are_from(world: Path, capsys: pytest.Captur
     [
         (["draft.yaml", "--states", "56"], "they go with records or like alone"),
         (["draft.yaml", "--like", "cbp-1999"], "there are no figures cbp-1999; known: cbp-2010, cbp-2011"),
-        (["plan.yaml", "--records", "100"], "--records: means nothing with a plan that is no draft"),
+        (["plan.yaml", "--records", "100"], "--records: cannot be combined with a plan that is no draft"),
         (["stated.yaml", "--records", "100"], "no total and no sizes are left open"),
         (["wrong.yaml", "--records", "100"], "calibrate.queries.pay: unknown query"),
     ],

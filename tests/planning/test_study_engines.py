@@ -1,4 +1,4 @@
-"""prdp evaluate on Spark: the same figures, tables and page as on Dask."""
+"""prdp study run on Spark: the same figures, tables and page as on Dask."""
 
 from pathlib import Path
 

@@ -277,7 +277,7 @@ def test_errors_are_those_of_the_noise(like: Path) -> None:
         (["--rules", "p=0"], "--rules: p: must be above 0 and at most 100"),
         (["--tables", "st_naics9"], "st_naics9: the plan has no table of sums of employment"),
         (["--sum", "payroll"], "--sum: the plan has no table of sums of payroll"),
-        (["--records", "5"], "--records: it goes with a study alone"),
+        (["--records", "5"], "unknown option --records"),
     ],
 )
 def test_wrong_calls(
@@ -295,11 +295,11 @@ def test_other_microdata_are_refused(like: Path, tmp_path: Path, capsys: pytest.
     pd.read_parquet(like.parent / "microdata").head(50).to_parquet(tmp_path / "microdata" / "a.parquet")
     with pytest.raises(PlanError, match="they do not carry the mark of prdp generate"):
         prdp.suppression(plan)
-    assert main(["evaluate", "--out", str(tmp_path / "x")]) == 2
-    assert main(["evaluate", "study.yaml", "--tables", "a", "--out", str(tmp_path / "x")]) == 2
-    said = capsys.readouterr().err
-    assert "give one of a study, --suppression PLAN and --publication PLAN" in said
-    assert "--tables: it goes with --suppression alone" in said
+    assert main(["study", "run", "--out", str(tmp_path / "x")]) == 2
+    assert main(["study", "run", "study.yaml", "--tables", "a", "--out", str(tmp_path / "x")]) == 2
+    errors = capsys.readouterr().err
+    assert "arguments are required: STUDY" in errors
+    assert "unknown option --tables" in errors
 
 
 def test_the_picture_has_both_forms() -> None:

@@ -135,18 +135,18 @@ def test_all_families_of_counts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 ONE = "--kind gaussian"
-WHICH = "give one of a plan, --kind (one mechanism), --compare (all families), --scales (Gaussian), and --rho or "
+WHICH = "give a plan, or --kind (one mechanism)"
 WRONG = [
     ("", WHICH),
-    ("plan.yaml --kind gaussian", WHICH),
-    ("--epsilon 1", WHICH),
-    ("--rho 1", "--delta: missing; (ε, δ) needs one"),
-    ("--rho 1 --epsilon 1 --delta 0.1", "--epsilon: means nothing with --rho; leave it out"),
-    ("--epsilon 1 --delta 0.1 --at 3", "--at: means nothing with --epsilon and --delta alone; leave it out"),
-    ("plan.yaml --loss 3", "--loss: means nothing with PLAN; leave it out"),
+    ("plan.yaml --kind gaussian", "--kind: cannot be combined with a plan; leave it out"),
+    ("--epsilon 1", "prdp study rho: the following arguments are required: --delta"),
+    ("--rho 1", "prdp study epsilon: the following arguments are required: --delta"),
+    ("--rho 1 --epsilon 1 --delta 0.1", "prdp study epsilon: unknown option --epsilon"),
+    ("--epsilon 1 --delta 0.1 --at 3", "prdp study rho: unknown option --at"),
+    ("plan.yaml --loss 3", "--loss: cannot be combined with a plan; leave it out"),
     ("nowhere.yaml", "nowhere.yaml: no such file"),
-    (f"{ONE} --out x", "--out: means nothing with --kind; leave it out"),
-    (f"{ONE} --limit 3", "--limit: means nothing with --kind; leave it out"),
+    (f"{ONE} --out x", "--out: cannot be combined with --kind; leave it out"),
+    (f"{ONE} --limit 3", "prdp calibrate: unknown option --limit"),
     (
         ONE,
         "give exactly one of --standard-error, --mean-absolute-error, --relative-error, --interval, --loss, --epsilon",
@@ -165,17 +165,17 @@ WRONG = [
     (f"{ONE} --loss 1 --at 3 --delta 0.1", "--delta: means nothing without --epsilon; leave it out"),
     ("--kind laplace --epsilon 1 --at 3 --bound exact", "--bound: means nothing without --delta; leave it out"),
     ("--compare --epsilon 1 --at 4", "--epsilon: a comparison is at equal accuracy; give --standard-error"),
-    ("--compare --interval 3 --total 9 --best-alpha loss", "--best-alpha: means nothing with --compare; leave it out"),
+    ("--compare --interval 3 --total 9 --best-alpha loss", "prdp study compare: unknown option --best-alpha"),
     ("--kind symmetric_stable --interval 3 --best-alpha loss", "symmetric_stable: best alpha: loss needs at"),
     (f"{ONE} --loss 3 --at 9 --best-alpha error", "gaussian: best alpha: symmetric_stable alone has one"),
-    ("--scales --epsilon 1", "--delta: missing; scales are those for (ε, δ)"),
+    ("--scales --epsilon 1", "prdp study scales: the following arguments are required: --delta"),
     ("--scales --epsilon 1 --delta 2", "--delta: must be above 0 and below 1"),
     ("--scales --epsilon 1 --delta 0.1 --at 0", "--at: must be a finite number above 0"),
-    ("--scales --epsilon 1 --delta 0.1 --loss 3", "--loss: means nothing with --scales; leave it out"),
+    ("--scales --epsilon 1 --delta 0.1 --loss 3", "prdp study scales: unknown option --loss"),
     (f"{ONE} --relative-error 0.1 --total 0", "--total: must be above 0"),
-    (f"{ONE} --interval 3 --group 4", "--group: means nothing without --group-loss; leave it out"),
-    (f"{ONE} --relative-error 0.1 --group-loss 4", "--group: missing; give the number of records of the group"),
-    ("--compare --relative-error 0.1 --total 9 --group-loss 4", "--group-loss: means nothing with --compare; leave it"),
+    (f"{ONE} --interval 3 --group 4", "prdp calibrate: unknown option --group"),
+    (f"{ONE} --relative-error 0.1 --group-loss 4", "prdp study group: the following arguments are required: --group"),
+    ("--compare --relative-error 0.1 --total 9 --group-loss 4", "prdp study compare: unknown option --group-loss"),
     (f"{ONE} --loss x --at 3", "--loss: must be a number"),
     (f"{ONE} --loss nan --at 3", "--loss: must be a number"),
     (f"{ONE} --loss 0 --at 3", "--loss: must be above 0"),
@@ -185,7 +185,7 @@ WRONG = [
     (f"{ONE} --interval 3 --coverage 2", "--coverage: must be below 1"),
     (f"{ONE} --standard-error 3 --step 0", "--step: must be between 1e-50 and 1e50"),
     (f"{ONE} --standard-error 3 --set sigma=1", "gaussian: sigma is what calibration solves for; leave it out"),
-    (f"{ONE} --standard-error 3 --set a", "--set a: write each name once, as NAME=VALUE"),
+    (f"{ONE} --standard-error 3 --set a", "prdp calibrate: argument --set: a: write each name once, as NAME=VALUE"),
     (f"{ONE} --standard-error 3 --set a=1", "--set a: gaussian has no such parameter; known parameters: sigma, policy"),
     ("--kind log --standard-error 3 --total 5", "--set a: must be given: a number above 0"),
     ("--kind log --set a=1 --standard-error 3", "--total: missing; the error of this kind grows with the true total"),
@@ -226,5 +226,5 @@ def test_a_wrong_call_is_one_plain_line(call: str, says: str, capsys: pytest.Cap
 
 def test_an_accuracy_that_no_family_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.planning.study.comparison.shapes", lambda: iter([("gaussian", {}), ("laplace", {})]))
-    assert main(["calibrate", "--compare", "--standard-error", "1e30", "--total", "9"]) == 2
+    assert main(["study", "compare", "--standard-error", "1e30", "--total", "9"]) == 2
     assert capsys.readouterr().err == "error: --compare: no family can have this accuracy; ask for another\n"

@@ -105,7 +105,7 @@ def test_a_family_has_one_colour_in_all_pictures(tmp_path: Path, figures: list[F
 
 
 def compared(folder: Path, mechanisms: list[dict[str, Any]]) -> None:
-    """Draw the picture of `prdp calibrate --compare` for these mechanisms."""
+    """Draw the picture of `prdp study compare` for these mechanisms."""
     built = [build(each, Fraction(1)) for each in mechanisms]
     value = np.array([1.0, 10.0, 100.0])
     best = [SimpleNamespace(family=m.kind, mechanism=m, losses=m.loss(value)) for m in built]

@@ -394,7 +394,7 @@ def test_figures_in_words_and_on_a_scale() -> None:
     assert shades([5, 1, 1, 9, 7]) == [2, 1, 1, 4, 3]
 
 
-# `prdp site`: a second site of a release's folder alone, also with reconciled figures.
+# `prdp export --to site`: a second site of a release's folder alone, also with reconciled figures.
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 3}
 SECOND = [

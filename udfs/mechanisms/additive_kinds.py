@@ -322,7 +322,7 @@ class WeightTable:
         if isinstance(data, cls):
             return data
         if not isinstance(data, Mapping) or set(data) != {"steps", "log_weights"}:
-            raise ValueError("a table of steps and log_weights, as prdp design writes one")
+            raise ValueError("a table of steps and log_weights, as prdp study design writes one")
         steps, logs = data["steps"], data["log_weights"]
         if not isinstance(steps, list | tuple) or not all(type(k) is int for k in steps):
             raise ValueError("a table whose steps are whole numbers")
@@ -339,7 +339,7 @@ class WeightTable:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Designed(AdditiveMechanism):
-    """Noise whose weights on the lattice are a table, such as `prdp design` computes for limits.
+    """Noise whose weights on the lattice are a table, such as `prdp study design` computes for limits.
 
     PRDP with P(Δ) = max over lattice points z of |w(|z|) − w(|z − Δ|)|, which a table decides exactly; PRzCDP with the
     tight loss of this very noise, certified from the table whoever made it (docs/design.md, section 3). Weights must
@@ -347,7 +347,7 @@ class Designed(AdditiveMechanism):
     """
 
     weights: WeightTable = table(
-        "log-weights at knots of the lattice: a file that prdp design wrote, or its table", WeightTable.from_json
+        "log-weights at knots of the lattice: a file that prdp study design wrote, or its table", WeightTable.from_json
     )
     policy: str = choice("tight", "paper", doc=POLICY)
 

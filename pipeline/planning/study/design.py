@@ -1,4 +1,4 @@
-"""The noise with the least error under limits on what records may lose: `prdp design`.
+"""The noise with the least error under limits on what records may lose: `prdp study design`.
 
 Result: a table of weights (kind `designed`) whose certified loss keeps every limit, with less variance, mean absolute
 error or width of intervals than the best named noise found under the same limits, beside a lower bound of what any

@@ -1,16 +1,11 @@
-"""prdp completion: commands and options completed by a shell, from what the parser knows."""
+"""prdp --completion: commands and options completed by a shell, from what the parser knows."""
 
 import argparse
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from jobs.commands import COMMANDS
-from jobs.options import Parser, add_debug
-from jobs.output import put
-from jobs.parser import parser_with
-
-EXAMPLE = "prdp completion bash > ~/.local/share/bash-completion/completions/prdp"
+from jobs.options import Parser, parser_with
 
 
 @dataclass(frozen=True)
@@ -27,15 +22,9 @@ class Place:
         return [name for option in self.options for name in option.option_strings if name.startswith("--")]
 
 
-def declare(parser: Parser) -> None:
-    """Add the shell."""
-    parser.add_argument("shell", choices=list(SHELLS), metavar="SHELL", help=f"{', '.join(SHELLS)}")
-    add_debug(parser)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Print the script that the shell reads."""
-    put(SHELLS[arguments.shell](list(places(parser_with(COMMANDS)))))
+def completion(shell: str) -> str:
+    """Return the script that a shell reads."""
+    return WRITERS[shell](list(places(parser_with(None))))
 
 
 def places(parser: Parser) -> Iterator[Place]:
@@ -122,4 +111,4 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'"
 
 
-SHELLS: dict[str, Callable[[list[Place]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+WRITERS: dict[str, Callable[[list[Place]], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -1,0 +1,89 @@
+"""Whether what was published is what its manifest says; keys that sign manifests. Loads neither Arrow nor NumPy."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pipeline.publication.manifest import FRONT, named_signer, verify_release
+from pipeline.storage.staging import MANIFEST
+from prdp.declared import Arg, KeyFile, documented
+from prdp.locations import LocationLike, location
+
+if TYPE_CHECKING:
+    from pipeline.publication.product.products import VerifiedProduct
+    from pipeline.publication.signing import PublicKey
+
+OF_MANIFEST = "the folder or URI that holds release.json, reconciled.json or product.json"
+
+
+@documented
+def verify(path: Annotated[LocationLike, Arg(OF_MANIFEST, "FOLDER")], *, key: KeyFile = None) -> Any:
+    """Return what was verified: every file of the release is the one that its manifest names, and none is added.
+
+    `path` may also hold reconciled tables, whose sums are checked too, or a product.
+
+    StateError names the first file that is missing, changed or too many, or what is wrong with the signature. Without
+    `key` it shows that the files fit the manifest, not who wrote the manifest: compare `ledger_head` with its
+    publisher's.
+    """
+    folder, public = location(path, "FOLDER"), public_key(key)
+    if not (folder / MANIFEST).is_file():
+        if (folder / "reconciled.json").is_file():
+            from pipeline.publication.reconcile.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy
+
+            return verify_reconciled(folder, public)
+        if (folder / "product.json").is_file():
+            return verify_product(path, key=key)
+    return verify_release(folder, public)
+
+
+def signature_note(path: LocationLike, key: str | os.PathLike[str] | None) -> list[str]:
+    """Return who signed a folder's manifest, or that this was not checked, in lines for people."""
+    folder, public = location(path, "FOLDER"), public_key(key)
+    if public is not None:
+        return [f"its manifest is signed by the key {public.fingerprint}"]
+    names = (MANIFEST, "reconciled.json", "product.json")
+    name = next((name for name in names if (folder / name).is_file()), MANIFEST)
+    unchecked = named_signer(folder, name) is not None
+    return ["it is signed, which was not checked: give --key PUBLIC, the publisher's public key"] * unchecked
+
+
+def has_front_page(path: LocationLike) -> bool:
+    """Whether a release's folder holds index.html, which its manifest does not name."""
+    return (location(path, "FOLDER") / FRONT).is_file()
+
+
+@documented
+def create_key(
+    path: Annotated[str | Path, Arg("the private key, a new file of mode 0600", "FILE", "file")],
+) -> dict[str, str]:
+    """Make a key that signs manifests; return key (its file, mode 0600), public (path.pub) and fingerprint.
+
+    Keys that are there are never replaced.
+    """
+    from pipeline.publication.signing import PUBLIC_SUFFIX, create_key  # noqa: PLC0415 — cryptography
+
+    made = create_key(Path(path))
+    return {"key": str(path), "public": f"{path}{PUBLIC_SUFFIX}", "fingerprint": made.fingerprint}
+
+
+@documented
+def verify_product(
+    path: Annotated[LocationLike, Arg("the folder or URI that holds product.json", "FOLDER")], *, key: KeyFile = None
+) -> "VerifiedProduct":
+    """Return what was verified of a product's folder: every file is the one that product.json names, and none is added.
+
+    StateError names the first file that is missing, changed or too many, or what is wrong with the signature.
+    """
+    from pipeline.publication.product.products import verify_product  # noqa: PLC0415
+
+    return verify_product(location(path, "product"), public_key(key))
+
+
+def public_key(path: str | os.PathLike[str] | None) -> "PublicKey | None":
+    """Return the key in a file; None without one."""
+    if path is None:
+        return None
+    from pipeline.publication.signing import load_public_key  # noqa: PLC0415 — cryptography
+
+    return load_public_key(Path(path))
