@@ -100,7 +100,7 @@ def test_no_alpha_at_all_is_better_than_the_best_at_a_tight_loss(rho: str, least
         ({"loss": 1, "at": 10, "best_alpha": "bias"}, "must be one of error, interval, loss"),
         ({"loss": 1, "at": 10, "best_alpha": "error", "parameters": {"alpha": 1}}, "alpha is what is looked for"),
         ({"loss": 1, "at": 10, "best_alpha": "error", "kind": "laplace"}, "laplace: .*symmetric_stable alone has one"),
-        ({"interval": 1, "total": 10, "best_alpha": "error", "kind": None}, "best_alpha: means nothing without kind"),
+        ({"interval": 1, "total": 10, "best_alpha": "error", "kind": None}, "best_alpha=: needs kind= beside it"),
     ],
 )
 def test_a_wrong_call_is_refused_in_plain_words(asked: dict[str, object], says: str) -> None:

@@ -162,8 +162,8 @@ WRONG = [
     (f"{ONE} --epsilon 1 --delta 1e-5", "--at: missing; give the influence of the record that may lose so much"),
     (f"{ONE} --epsilon 1 --delta 1 --at 3", "--delta: must be below 1"),
     (f"{ONE} --epsilon 2000 --delta 0.1 --at 3", "--epsilon: must be at most 1000"),
-    (f"{ONE} --loss 1 --at 3 --delta 0.1", "--delta: means nothing without --epsilon; leave it out"),
-    ("--kind laplace --epsilon 1 --at 3 --bound exact", "--bound: means nothing without --delta; leave it out"),
+    (f"{ONE} --loss 1 --at 3 --delta 0.1", "--delta: needs --epsilon beside it"),
+    ("--kind laplace --epsilon 1 --at 3 --bound exact", "--bound: needs --delta beside it"),
     ("--compare --epsilon 1 --at 4", "--epsilon: a comparison is at equal accuracy; give --standard-error"),
     ("--compare --interval 3 --total 9 --best-alpha loss", "prdp study compare: unknown option --best-alpha"),
     ("--kind symmetric_stable --interval 3 --best-alpha loss", "symmetric_stable: best alpha: loss needs at"),
@@ -205,13 +205,13 @@ WRONG = [
     ("--compare --standard-error 30 --total 9 --limit 0", "--limit: must be above 0"),
     (
         "--compare --count --standard-error 30 --total 9 --sizes a.csv",
-        "--sizes: means nothing with --count; leave it out",
+        "--sizes: cannot be combined with --count",
     ),
     (
         "--compare --count --standard-error 30 --total 9 --plot a.svg",
-        "--plot: means nothing with --count; leave it out",
+        "--plot: cannot be combined with --count",
     ),
-    (f"{ONE} --standard-error 3 --count", "--count: means nothing with --kind; leave it out"),
+    (f"{ONE} --standard-error 3 --count", "--count: cannot be combined with --kind"),
     ("--compare --standard-error 30 --total 9 --sizes nowhere.csv", "nowhere.csv: cannot be read: No such file"),
 ]
 

@@ -192,7 +192,7 @@ class Asked:
             raise PlanError(f"{wrong}: cannot be combined with {with_it}; give {arg(argument)}")
         for option, beside in BESIDE:
             if self._has(option) and not self._has(beside):
-                raise PlanError(f"{arg(option)}: means nothing without {arg(beside)}; leave it out")
+                raise PlanError(f"{arg(option)}: needs {arg(beside)} beside it")
         if self._has("group_loss"):
             self.require("group", "give the number of records of the group that may lose so much")
         if name in AT_A_RECORD:
@@ -225,7 +225,7 @@ class Asked:
     def comparison(self, on_try: OnTry) -> Comparison:
         """Return all families at the accuracy; `on_try`(n) before the n-th shape."""
         if self._has("best_alpha"):
-            raise PlanError(f"{arg('best_alpha')}: means nothing without {arg('kind')}; leave it out")
+            raise PlanError(f"{arg('best_alpha')}: needs {arg('kind')} beside it")
         target = self.target()
         if target.at_record:
             name = "loss" if self._has("loss") else "epsilon"
@@ -238,7 +238,7 @@ class Asked:
             raise PlanError(f"{error}") from None
         self.require("total", "the true total of a typical cell, at which all are equally accurate")
         if self.options["count"] and self._has("sizes"):
-            raise PlanError(f"{arg('sizes')}: means nothing with {arg('count')}; leave it out")
+            raise PlanError(f"{arg('sizes')}: cannot be combined with {arg('count')}")
         sizes = ONE_EACH if self.options["count"] else read_sizes(Path(self.options["sizes"] or BUILT_IN))
         compared = compare(target, sizes, objective, self.number("step"), on_try)
         if not compared.candidates:

@@ -18,7 +18,8 @@ from pipeline.plan.cells import QueryCells
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import Structure
-from pipeline.publication.manifest import key_pieces, write_manifest, written
+from pipeline.publication.hashed_files import key_pieces, written
+from pipeline.publication.manifest import write_manifest
 from pipeline.publication.reconcile.published_totals import CellTotals, Total
 from pipeline.storage.paths import filled
 from udfs.estimates.intervals import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
-from pipeline.publication.manifest import PIECE, Hashed, written
+from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.product.product_spec import ColumnSpec, LayoutSpec, ProductSpec, RowsSpec
 from pipeline.publication.release_folder import (
     ERROR,

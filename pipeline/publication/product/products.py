@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError
 from pipeline.base.log import counted
-from pipeline.publication.manifest import PIECE, PRODUCT, Manifest, Written, manifest_file, write_manifest, written
+from pipeline.publication.hashed_files import PIECE, Written, written
+from pipeline.publication.manifest import PRODUCT, Manifest, manifest_file, write_manifest
 from pipeline.publication.product.product_layouts import write_layout
 from pipeline.publication.product.product_spec import ProductSpec, TableSpec, file_of, load_product
 from pipeline.publication.reconcile.reconciled_folder import with_estimates

@@ -17,15 +17,8 @@ from pipeline.base.log import share, telling
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
 from pipeline.publication.description import CODES, MEANINGS, MEDIA, PACKAGE, file_notes
-from pipeline.publication.manifest import (
-    RECONCILED,
-    Hashed,
-    Manifest,
-    key_pieces,
-    manifest_file,
-    write_manifest,
-    written,
-)
+from pipeline.publication.hashed_files import Hashed, key_pieces, written
+from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
 from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
 from pipeline.publication.reconcile.public_totals import Atoms
 from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
