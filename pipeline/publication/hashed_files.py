@@ -1,4 +1,4 @@
-"""Files of products and reconciled tables: written piece by piece as Parquet and CSV, and hashed as they are written."""
+"""Files of products and reconciled tables: written piece by piece as Parquet and CSV, hashed while written."""
 
 import hashlib
 import io
