@@ -42,7 +42,7 @@ def tell(text: str) -> None:
     """Print text for people; its commands name the call's ledger; on a terminal words of a verdict have its colour."""
     text = escaped(pasted(text))
     for colour, words in VERDICTS.items():
-        text = re.sub(words, lambda found: painted(found[0], colour, sys.stdout), text, flags=re.MULTILINE)  # noqa: B023
+        text = re.sub(words, lambda match: painted(match[0], colour, sys.stdout), text, flags=re.MULTILINE)  # noqa: B023
     print(text)
 
 

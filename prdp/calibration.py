@@ -223,8 +223,8 @@ def _one(kind: str, options: Mapping[str, Any], log: Log) -> Calibrated:
     from pipeline.planning.explain.calibrated import mechanism_lines  # noqa: PLC0415
 
     call = _asked({**options, "kind": kind})
-    found = call.one(_every(5, "exponents", log))
-    return Calibrated(found, lambda facts: mechanism_lines(facts, call.number("coverage")))
+    solution = call.one(_every(5, "exponents", log))
+    return Calibrated(solution, lambda facts: mechanism_lines(facts, call.number("coverage")))
 
 
 def _asked(options: Mapping[str, Any]) -> Any:
@@ -268,12 +268,12 @@ def gaussian_scales(
 
     call = _asked({"epsilon": epsilon, "delta": delta, "at": at})
     try:
-        found = scales(*(float(call.number(name)) for name in ("epsilon", "delta", "at")))
+        known = scales(*(float(call.number(name)) for name in ("epsilon", "delta", "at")))
     except ParameterError as error:
         raise call.broken(error.parameter, error.rule) from None
     if plot is not None:
         plot_scales(Path(plot))
-    return Result(found.to_json(), lambda _: scales_text(found))
+    return Result(known.to_json(), lambda _: scales_text(known))
 
 
 @documented

@@ -172,8 +172,8 @@ class Ledger:
         hours = timedelta(hours=longest), timedelta(hours=longest_held)
         named = metrics or site().metrics
         place = checked_place(str(named)) if named else None
-        found = health(self._store, datetime.now(UTC), *hours, least_free)
-        return as_document([*found, *(write_health(place, self._store, found) if place else ())])
+        matters = health(self._store, datetime.now(UTC), *hours, least_free)
+        return as_document([*matters, *(write_health(place, self._store, matters) if place else ())])
 
     @documented
     def verify(

@@ -28,4 +28,4 @@ def located(at: LocationLike, what: str) -> "Location":
 
 def locations(of: Sequence[LocationLike] | LocationLike, what: str) -> "list[Location]":
     """Return the locations of one or several paths or URIs, without links."""
-    return [location(at, what) for at in ([of] if isinstance(of, str | os.PathLike) else of)]
+    return [location(each, what) for each in ([of] if isinstance(of, str | os.PathLike) else of)]

@@ -108,12 +108,12 @@ class Mechanism:
         from pipeline.accounting.convert import ORDERS, SIZE, approximate_epsilon, approximate_epsilon_of  # noqa: PLC0415
         from udfs.losses.distribution import bounds_of  # noqa: PLC0415
 
-        at = _exact(influence)
-        loss = self._mechanism.pure_loss_at(at)
+        shift = _exact(influence)
+        loss = self._mechanism.pure_loss_at(shift)
         pure = None if loss is None else up_float(loss)
-        by_curve = approximate_epsilon_of(ORDERS, self._mechanism.renyi_at(at, ORDERS), delta, pure)
-        by_rho = approximate_epsilon(up_float(self._mechanism.loss_at(at)), delta, pure)
-        pair = self._mechanism.pair_at(at)
+        by_curve = approximate_epsilon_of(ORDERS, self._mechanism.renyi_at(shift, ORDERS), delta, pure)
+        by_rho = approximate_epsilon(up_float(self._mechanism.loss_at(shift)), delta, pure)
+        pair = self._mechanism.pair_at(shift)
         return min(by_curve, by_rho, math.inf if pair is None else bounds_of([pair], delta, SIZE).epsilon)
 
     def variance(self, total: ArrayLike = 0.0) -> Any:
@@ -144,8 +144,8 @@ class Mechanism:
     def __repr__(self) -> str:
         of = self._mechanism.step
         step = {} if of == 1 else {"step": as_json(of) if exact(float(of)) == of else of}
-        given = ", ".join(f"{name}={value!r}" for name, value in (self.parameters | step).items())
-        return f"prdp.mechanisms.{type(self).__name__}({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in (self.parameters | step).items())
+        return f"prdp.mechanisms.{type(self).__name__}({arguments})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mechanism) and self._mechanism == other._mechanism
@@ -155,7 +155,7 @@ class Mechanism:
 
 
 def _bounds(
-    single: Callable[[Fraction], Fraction | None], whole: Callable[[Floats], Floats], influence: ArrayLike
+    single: Callable[[Fraction], Fraction | None], all_at_once: Callable[[Floats], Floats], influence: ArrayLike
 ) -> Any:
     try:
         influences = np.asarray(influence, dtype=np.float64)
@@ -164,7 +164,7 @@ def _bounds(
     if not np.all((influences >= 0) & np.isfinite(influences)):
         raise ValueError("influence: must be a number of at least 0")
     if influences.ndim:  # where a loss underflows, it is still one
-        return np.maximum(whole(influences), np.where(influences > 0, TINY, 0.0))
+        return np.maximum(all_at_once(influences), np.where(influences > 0, TINY, 0.0))
     loss = single(_exact(influence))
     return float("inf") if loss is None else up_float(loss)
 
@@ -177,11 +177,11 @@ def _exact(influence: Any) -> Fraction:
 
 
 def _each(figure: Callable[[float], float], totals: ArrayLike) -> Any:
-    at = np.asarray(totals, dtype=np.float64)
-    if not np.all(np.isfinite(at)):
+    points = np.asarray(totals, dtype=np.float64)
+    if not np.all(np.isfinite(points)):
         raise ValueError("total: must be a finite number")
-    figures = np.array([figure(total) for total in at.ravel().tolist()], dtype=np.float64).reshape(at.shape)
-    return figures if at.ndim else float(figures)
+    figures = np.array([figure(total) for total in points.ravel().tolist()], dtype=np.float64).reshape(points.shape)
+    return figures if points.ndim else float(figures)
 
 
 def _public(of: type[base.Mechanism]) -> type[Mechanism]:

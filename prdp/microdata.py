@@ -38,14 +38,14 @@ def prepare(
 
     with runner.started() as started:
         store = runner.lasting(started)._store
-        at = located(raw, "the raw microdata")
-        names = names_of(at)
+        source = located(raw, "the raw microdata")
+        names = names_of(source)
         if (owner := store.dataset_at(names)) is not None and owner.source not in names:
             raise StateError(
                 f"{names[0]}: a part of the microdata of dataset {owner.name}, {owner.source}: give all of it"
             )
-        require_no_part(at)
-        raws, folder = microdata_at(at.resolve("the raw microdata")), Path(out).absolute()
+        require_no_part(source)
+        raws, folder = microdata_at(source.resolve("the raw microdata")), Path(out).absolute()
         manifest = run(PrepareJob(plan=model, raw=raws, out=folder, ledger=store, engine=started, log=runner.log))
         registered = store.budgets().get(model.dataset.name)
     return {

@@ -232,8 +232,8 @@ class Plan:
 
         model, runner = self._model, Runner(**options)
 
-        at = None if report is None else locate(os.fspath(report), what=arg("report")).as_path()
-        if report is not None and at is None:
+        file = None if report is None else locate(os.fspath(report), what=arg("report")).as_path()
+        if report is not None and file is None:
             raise PlanError(f"{arg('report')} {report}: a report is a file of mode 0600; name one of this machine")
         with runner.started() as started:
             opened = runner.lasting(started)
@@ -247,7 +247,7 @@ class Plan:
                     microdata=microdata,
                     ledger=opened._store,
                     engine=started,
-                    report=at,
+                    report=file,
                     as_json=as_json,
                     site_share=site().max_left_out,
                     log=runner.log,
@@ -363,8 +363,8 @@ def load_plan(
     return _plan(*_text_and_path(source, folder), set)
 
 
-def _plan(text: PlanText, path: Path, given: Mapping[str, str]) -> Plan:
-    resolved = filled(text, path, given)
+def _plan(text: PlanText, path: Path, variables: Mapping[str, str]) -> Plan:
+    resolved = filled(text, path, variables)
     return Plan(plan_of(resolved, path), resolved.data)
 
 

@@ -255,11 +255,11 @@ def site(
         PlanError: The reconciled folder, or the product, was made of other releases.
         StateError: A file is missing, changed or too many, or `out` is neither absent nor empty.
     """
-    at = None if reconciled is None else location(reconciled, "reconciled")
+    estimates = None if reconciled is None else location(reconciled, "reconciled")
     loads = None if product is None else location(product, "product")
     from pipeline.publication.site.site_files import make_site  # noqa: PLC0415
 
-    return make_site(location(release, "release"), Path(out), at, loads)
+    return make_site(location(release, "release"), Path(out), estimates, loads)
 
 
 @documented

@@ -95,12 +95,12 @@ class Runner:
         Raises PlanError on an option of another engine.
         """
         options = {option: getattr(self, option) for option in OPTIONS}
-        given = {option for option, value in options.items() if value is not None}
+        asked = {option for option, value in options.items() if value is not None}
         session = self.master if _is_sparks(self.master) else None
-        if _is_sparks(data) and not given:
+        if _is_sparks(data) and not asked:
             session = data.sparkSession
         name = self.engine or ("spark" if _is_sparks(data) or session is not None else "dask")
-        if session is not None and name == "spark" and given <= {"master"}:
+        if session is not None and name == "spark" and asked <= {"master"}:
             from pipeline.engines.spark import engine_on  # noqa: PLC0415
 
             with engine_on(session, self.log) as on_that_session:
@@ -136,9 +136,9 @@ def watched(log: Log, plan: str, metrics: Any, traces: str | None) -> AbstractCo
     return around(log, plan, metrics, traces)
 
 
-def _is_sparks(given: object) -> bool:
+def _is_sparks(value: object) -> bool:
     """Whether a session or a DataFrame is Spark's."""
-    return type(given).__module__.partition(".")[0] == "pyspark"
+    return type(value).__module__.partition(".")[0] == "pyspark"
 
 
 def economy_of(options: Economy) -> tuple[str | None, tuple[str, ...], Runner]:
@@ -167,19 +167,19 @@ def microdata_of(plan: Plan, data: DataLike, runner: Runner, ledger: Ledger, *, 
 
         return frame_of(data)
     what = "microdata" if data is None else arg("data")
-    at = plan.dataset.path if data is None else located(data, what)
+    source = plan.dataset.path if data is None else located(data, what)
     table = Table(plan.dataset.table or "")
-    names = (source_of(table),) if at is None else names_of(at)
+    names = (source_of(table),) if source is None else names_of(source)
     state = ledger._store.state(plan.release)
     over = released and state is not None and not state.refunded and state.status not in TO_DRAW  # nothing is read
     apart = not released and data is not None and ledger._store.dataset_at(names) is None
     if not over and not apart:
         only = released and ledger._registered_only
         ledger._store.require_source(plan.dataset.name, names, registered_only=only)
-    if at is None:
+    if source is None:
         return table
-    require_no_part(at)
-    return microdata_at(at.resolve(what))
+    require_no_part(source)
+    return microdata_at(source.resolve(what))
 
 
 def out_of(plan: Plan, out: LocationLike | None, runner: Runner) -> "Location":

@@ -74,20 +74,19 @@ def try_plan(
         seed=seed,
     )
     if sizes is not None:
-        at, known = located(sizes, arg("sizes")), KnownDatasets.of(ledger)
-        known.require_none_at(at, f"{arg('sizes')} {at}")
-        require_no_part(at)
+        file_of_sizes, known = located(sizes, arg("sizes")), KnownDatasets.of(ledger)
+        known.require_none_at(file_of_sizes, f"{arg('sizes')} {file_of_sizes}")
+        require_no_part(file_of_sizes)
         for each in plans:
-            require_apart(each._model, at, at)
-        files = find(at.resolve(arg("sizes")))
+            require_apart(each._model, file_of_sizes, file_of_sizes)
+        files = find(file_of_sizes.resolve(arg("sizes")))
         for each, file in product(plans, files.files):  # which may be links
-            require_apart(each._model, at, file)
+            require_apart(each._model, file_of_sizes, file)
         dataset = known.with_files(identity_of(files).fingerprints)
         if dataset is not None:
             raise StateError(
-                f"{arg('sizes', at)}: a file of it is one of dataset {dataset} in the ledger: microdata of a "
-                "dataset are not "
-                "public; give another file"
+                f"{arg('sizes', file_of_sizes)}: a file of it is one of dataset {dataset} in the ledger: microdata "
+                "of a dataset are not public; give another file"
             )
     with runner.started() as started:
         tried = try_plans(_job(plans, origin, draws, runner, started))

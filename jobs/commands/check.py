@@ -19,10 +19,10 @@ def declare(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Check the microdata, then say where the report is; exit code 4 where it tells of something."""
     made = called(Plan.check_microdata, arguments, as_json=arguments.json)
-    found = made.pop("found")
+    mistaken = made.pop("found")
     if arguments.json:
         print_json(made)
-    if found:
+    if mistaken:
         raise MicrodataError(f"the check found something: read its report {made['report']}, which is confidential")
     if not arguments.json:
         put(f"the check of the microdata of {made['dataset']} found nothing\nreport {made['report']}, confidential")

@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _print(derived: Any) -> None:
-    told = {level: codes for total in derived.totals.values() for level, codes in total.where.items()}
-    cells = ", ".join(f"{level} in {','.join(codes)}" for level, codes in told.items()) or "all cells"
+    filters = {level: codes for total in derived.totals.values() for level, codes in total.where.items()}
+    cells = ", ".join(f"{level} in {','.join(codes)}" for level, codes in filters.items()) or "all cells"
     error = "" if isnan(derived.standard_error) else f", standard error {derived.standard_error:,.6g}"
     ends = f", {100 * derived.interval:g} % between {derived.lower:,.6g} and {derived.upper:,.6g}"
     put(f"{derived.statistic}, {cells}: {derived.value:,.6g}{error}{'' if isnan(derived.lower) else ends}")

@@ -35,11 +35,11 @@ def show_release(ledger: Ledger, release: str, json: bool) -> None:
 
 
 def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) -> None:
-    whole = histories(ledger.entries(release)).values() if json or release else ()
+    every = histories(ledger.entries(release)).values() if json or release else ()
     rows, spending = ([], []) if release else ledger.overview()
     wanted = {dataset, *(a.name for a in spending if a.family is not None and a.family.name == dataset)}
     everything = dataset is None
-    chosen = [history for history in whole if everything or history.state.dataset in wanted]
+    chosen = [history for history in every if everything or history.state.dataset in wanted]
     lines = [(name, _line(row, row.time, row.operator)) for name, row in rows if everything or name in wanted]
     if release:
         lines = [(s.dataset, _line(s, time, by)) for s, (time, _, by) in ((h.state, h.acts[-1]) for h in chosen)]
@@ -57,8 +57,8 @@ def _show(ledger: Ledger, release: str | None, dataset: str | None, json: bool) 
     if json:
         shut = [{"state": "closed", "since": closed.time, "reason": closed.facts["reason"]}] if closed else []
         stated = (budget.to_json() for budget in budgets)
-        told = (*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals)
-        print_json([*told, *(account.to_json() for account in kept), *shut])
+        documents = (*(history.to_json() for history in chosen), *map(_run_json, runs), *stated, *refusals)
+        print_json([*documents, *(account.to_json() for account in kept), *shut])
         return
     if not release and (required := ledger.required()) is not None:
         say(f"every release is held, and takes {required.words}")

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         _print_tables(reconciled.facts, arguments.out)
     for each in sums:
-        put(_told(each, 0.95 if arguments.interval is None else arguments.interval))
+        put(_sum_text(each, 0.95 if arguments.interval is None else arguments.interval))
 
 
 def _print_tables(facts: Mapping[str, Any], out: str) -> None:
@@ -61,11 +61,11 @@ def _print_tables(facts: Mapping[str, Any], out: str) -> None:
     put(f"{len(facts['tables'])} tables that add up in {out}")
 
 
-def _told(sum_: Any, interval: float) -> str:
+def _sum_text(sum_: Any, interval: float) -> str:
     cells = ", ".join(f"{level} in {','.join(codes)}" for level, codes in sum_.where.items()) or "all cells"
     without = f"; records without a listed code in {', '.join(sum_.keys)} are in no table" if sum_.keys else ""
-    at = f" {AT_EXPECTED}" if sum_.at_expected_totals else ""
+    where = f" {AT_EXPECTED}" if sum_.at_expected_totals else ""
     return (
-        f"{sum_.of}, {cells}: {sum_.value:,.3f}, standard error {sum_.standard_error:,.3f}{at}, "
+        f"{sum_.of}, {cells}: {sum_.value:,.3f}, standard error {sum_.standard_error:,.3f}{where}, "
         f"{100 * interval:g} % between {sum_.lower:,.3f} and {sum_.upper:,.3f}{without}"
     )

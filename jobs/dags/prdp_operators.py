@@ -63,8 +63,8 @@ class ApprovalTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return how Airflow makes it again."""
-        given = {name: getattr(self, name) for name in ("command", "environment", "release", "every")}
-        return "prdp_operators.ApprovalTrigger", given
+        arguments = {name: getattr(self, name) for name in ("command", "environment", "release", "every")}
+        return "prdp_operators.ApprovalTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look at the ledger until the release is decided; where it cannot be read, look again."""
@@ -172,10 +172,10 @@ class Step:
 def spark_master() -> str:
     """Return the master that the connection names: its driver runs here."""
     try:
-        found = Connection.get(CONNECTION)
+        connection = Connection.get(CONNECTION)
     except AirflowNotFoundException:
         raise Refused(f"Airflow has no connection {CONNECTION}: it names Spark's master") from None
-    return master_of(found.host, found.port, found.extra_dejson)
+    return master_of(connection.host, connection.port, connection.extra_dejson)
 
 
 @contextmanager

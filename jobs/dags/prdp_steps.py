@@ -145,10 +145,10 @@ class Site:
         }
 
 
-def values_of(given: str | Mapping[str, object] | None) -> dict[str, str]:
+def values_of(stated: str | Mapping[str, object] | None) -> dict[str, str]:
     """Return the values of a plan's variables, a mapping of texts or its JSON; raises Refused on anything else."""
     try:
-        values = json.loads(given) if isinstance(given, str) and given.strip() else given or {}
+        values = json.loads(stated) if isinstance(stated, str) and stated.strip() else stated or {}
     except ValueError:
         values = None
     if not isinstance(values, Mapping) or not all(isinstance(each, str) for each in values.values()):
@@ -194,13 +194,13 @@ def relay(lines: Iterable[str], say: Say, keep: Say = lambda line: None) -> list
     """
     errors = []
     for line in lines:
-        told = logged(line)
-        if told is not None:
+        event = logged(line)
+        if event is not None:
             keep(line)
-            if told["event"] == "error":
-                errors.append(str(told["message"]))
-            elif told["message"]:
-                say(str(told["message"]))
+            if event["event"] == "error":
+                errors.append(str(event["message"]))
+            elif event["message"]:
+                say(str(event["message"]))
         elif PROGRESS.match(line):
             say(line.rstrip())
         elif line.startswith(ERROR):
@@ -211,10 +211,10 @@ def relay(lines: Iterable[str], say: Say, keep: Say = lambda line: None) -> list
 def logged(line: str) -> Mapping[str, Any] | None:
     """Return a line of prdp's --log-json; None where it is another line."""
     try:
-        found = json.loads(line) if line.startswith("{") else None
+        values = json.loads(line) if line.startswith("{") else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.keys() >= LOG_KEYS else None
+    return values if isinstance(values, dict) and values.keys() >= LOG_KEYS else None
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def test_tls_without_certificates_is_refused_before_any_connection(tmp_path: Pat
     address = "tls://192.0.2.1:8786"
     settings = keys(with_tls(tmp_path))
     needed = "distributed.comm.tls.ca-file, distributed.comm.tls.client.cert"
-    with pytest.raises(PlanError, match=f"{address}: TLS needs certificates: set {needed} for Dask"):
+    with pytest.raises(PlanError, match=f"{address}.: TLS needs certificates: set {needed} for Dask"):
         DaskEngine(address)
     with dask.config.set(settings):
         DaskEngine(address)
