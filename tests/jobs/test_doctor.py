@@ -14,6 +14,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
+from pipeline.base.errors import as_options
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.operations.doctor import LEAST_FILES, Asked, doctor
 from pipeline.storage.paths import locate
@@ -242,7 +243,8 @@ def test_a_chain_that_was_changed_is_told(ledger: str) -> None:
 def test_the_command_and_the_function_agree(ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
     call = ["doctor", "--ledger", ledger, "--engine", "dask", "--least-free", "1e-6", "--json"]
     assert main(call) == 0
-    assert json.loads(capsys.readouterr().out) == prdp.doctor(ledger, engine="dask", least_free=1e-6)
+    with as_options():  # what is to be done names options, in Python arguments
+        assert json.loads(capsys.readouterr().out) == prdp.doctor(ledger, engine="dask", least_free=1e-6)
     os.mkdir(Path(ledger).parent / "staging", 0o755)
     assert main(call[:-1]) == 1
     told = capsys.readouterr()
