@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FLOORS = ("udfs", "pipeline", "prdp", "jobs")
 WINGS = ("pipeline.planning", "pipeline.publication", "pipeline.operations")  # what a release can do without
-LONGEST = 420  # lines of a file
+LONGEST = 416  # lines of a file
 TOTAL, CORE, TESTS = "all rooms", "without wings and estimates", "tests"
 
 

@@ -211,7 +211,7 @@ WRONG = [
         "--compare --count --standard-error 30 --total 9 --plot a.svg",
         "--plot: cannot be combined with --count",
     ),
-    (f"{ONE} --standard-error 3 --count", "--count: cannot be combined with --kind"),
+    (f"{ONE} --standard-error 3 --count", "prdp calibrate: unknown option --count"),
     ("--compare --standard-error 30 --total 9 --sizes nowhere.csv", "nowhere.csv: cannot be read: No such file"),
 ]
 

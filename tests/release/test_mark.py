@@ -91,7 +91,7 @@ def test_a_release_into_another_ledgers_staging_reserves_nothing(
     for command in (["release", str(plan)], ["ledger", "check", str(plan)]):
         assert main([*command, *places]) == 5
         told = capsys.readouterr().err
-        assert "is another ledger's: give staging= of its own" in told
+        assert "is another ledger's: give --staging of its own" in told
         assert "Traceback" not in told
     assert create_ledger(theirs).entries() == []
     assert sorted(staged_files(tmp_path / "staging")) == before
