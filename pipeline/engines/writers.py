@@ -96,6 +96,7 @@ class Writer(ABC):
     """
 
     name: ClassVar[str]
+    media: ClassVar[str]
 
     def files(self, query: str, cells: int) -> list[str]:
         """Return the paths of a table's files, which depend on the number of its public cells alone."""
@@ -119,7 +120,7 @@ class Writer(ABC):
 class Parquet(Writer):
     """Files by ranges of the domain, in a folder of the query's name; keys are dictionary-coded."""
 
-    name = "parquet"
+    name, media = "parquet", "application/vnd.apache.parquet"
 
     def files(self, query: str, cells: int) -> list[str]:
         """Return a file for each range of the cells."""
@@ -193,7 +194,7 @@ class Parquet(Writer):
 class Csv(Writer):
     """One text file with a header; keys stand in quotes, their zeros kept."""
 
-    name = "csv"
+    name, media = "csv", "text/csv"
 
     def write(self, file: Location, schema: pa.Schema, rows: Iterable[pa.Table | pa.RecordBatch]) -> None:
         """Write the file batch by batch."""

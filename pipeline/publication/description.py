@@ -90,7 +90,6 @@ OF_OTHER = (
     "own sector or state, only in the nation's and in tables without that key."
 )
 
-MEDIA = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 MEANINGS = {name: what for names, what in COLUMNS for name in names.split(", ")}
 PROMISE = (
     "The figures are totals over confidential {units}; random noise was added to every one of them before anybody saw "
@@ -337,7 +336,7 @@ def _resource(facts: Facts, about: Mapping[str, Any], kind: str, types: Mapping[
         "name": name if kind == PARQUET.name else f"{kind}/{name}",
         "path": paths if len(paths) > 1 else paths[0],
         "format": kind,
-        "mediatype": MEDIA[kind],
+        "mediatype": FORMATS[kind].media,
         "encoding": "utf-8",
         "title": about["title"],
         "description": f"{text} {about['about']}" if about["about"] else text,
@@ -366,7 +365,7 @@ def _code_list(level: str, label: str) -> Facts:
         "name": f"{CODES}/{level}",
         "path": f"{CODES}/{level}.csv",
         "format": "csv",
-        "mediatype": MEDIA["csv"],
+        "mediatype": FORMATS["csv"].media,
         "encoding": "utf-8",
         "title": f"{label}: codes and their names",
         "schema": {"fields": fields, "primaryKey": ["code"]},

@@ -33,6 +33,7 @@ def test_a_table_is_read_back_from_every_format(tmp_path: Path, name: str) -> No
         if len(table):
             assert pa.Table.from_batches(writer.read(tables, query)).equals(table)
         assert all((tables / file).is_plain_file() for file in writer.files(query, len(table)))
+    assert "/" in writer.media  # which datapackage.json names after the draw
 
 
 def test_names_of_files_depend_on_the_number_of_cells_alone() -> None:

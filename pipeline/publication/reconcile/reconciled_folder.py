@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.log import share, telling
+from pipeline.engines.writers import FORMATS
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
-from pipeline.publication.description import CODES, MEANINGS, MEDIA, PACKAGE, file_notes
+from pipeline.publication.description import CODES, MEANINGS, PACKAGE, file_notes
 from pipeline.publication.hashed_files import Hashed, key_pieces, written
 from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
 from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
@@ -376,7 +377,7 @@ def _estimated(released: dict[str, Any], interval: float, kind: str) -> dict[str
         "name": name if kind == "parquet" else f"{kind}/{name}",
         "path": f"tables/{name}.{kind}",
         "format": kind,
-        "mediatype": MEDIA[kind],
+        "mediatype": FORMATS[kind].media,
         "description": f"{released['description']} Estimated from all tables together (prdp reconcile).",
         "interval": interval,
         "schema": released["schema"] | {"fields": [*keys, *columns]},
