@@ -40,6 +40,14 @@ $(LEDGER): | $(READY)
 release: $(READY) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if there are none, and release them on Dask
 	$(BIN)/prdp release $(WORK)/data/plan.yaml --out $(WORK)/releases --ledger $(LEDGER)
 
+.PHONY: cbp
+cbp: $(READY) ## choose the scales of conf/plans/cbp.yaml anew, as its draft wishes: some minutes
+	rm -rf $(WORK)/cbp
+	$(BIN)/prdp generate --like cbp-2011 --out $(WORK)/cbp
+	cp conf/plans/cbp.draft.yaml $(WORK)/cbp/
+	$(BIN)/prdp calibrate $(WORK)/cbp/cbp.draft.yaml --like cbp-2011 --out $(WORK)/cbp/cbp.yaml
+	cp $(WORK)/cbp/cbp.yaml conf/plans/cbp.yaml
+
 .PHONY: test
 test: $(READY) ## run all tests
 	@# one process more than there are processors: many tests wait for a disk, a server or a child

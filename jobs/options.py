@@ -137,17 +137,22 @@ def owner_of(function: Callable[..., Any]) -> str | None:
     return function.__qualname__.rpartition(".")[0] if first == "self" else None
 
 
-def add_call(parser: Parser, function: Callable[..., Any], *, but: Collection[str] = ()) -> None:
-    """Add the declared parameters of a function of prdp; of a plan's method the plan too, of a ledger's its address."""
+def add_call(
+    parser: Parser, function: Callable[..., Any], *, but: Collection[str] = (), only: Collection[str] = ()
+) -> None:
+    """Add the declared parameters of a function of prdp; of a plan's method the plan too, of a ledger's its address.
+
+    `only`: these alone, none of them required, of a function that is called where they are stated.
+    """
     owner = owner_of(function)
     if owner == "Plan":
         add_plan(parser)
     elif owner == "Ledger":
         add_ledger(parser)
-    declared = [each for each in declarations(function) if each.name not in but]
+    declared = [each for each in declarations(function) if each.name not in but and (not only or each.name in only)]
     for name, arg, default, by_position in declared:
-        required = default is Parameter.empty
-        stated = arg.default or ("" if required or default in UNSAID else str(default))
+        required = default is Parameter.empty and not only
+        stated = arg.default or ("" if default in UNSAID else str(default))
         words: dict[str, Any] = {"help": arg.about + " (repeatable)" * arg.many}
         words["help"] = f"{words['help']}{f' (default: {stated})' * bool(stated)}".replace("%", "%%")
         if default is False:
@@ -399,4 +404,4 @@ PAIRS = {  # kinds of options that are repeated for one mapping, and the error w
     "measured": "two files of one measure: give one, with all its totals",
     "setting": "write each name once, as NAME=VALUE",
 }
-UNSAID = (None, False, "", ())  # defaults that say nothing
+UNSAID = (None, False, "", (), Parameter.empty)  # defaults that say nothing

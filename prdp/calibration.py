@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
@@ -12,6 +12,8 @@ from udfs.numbers.exact import exact, up_float
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from prdp.runs import Economy
 
 
 Number = int | float | str | Fraction
@@ -53,6 +55,8 @@ class OfDraft(TypedDict, total=False):
     like: Annotated[str, Arg("a draft: totals that add up to published figures, cbp-2010 or cbp-2011", "FIGURES")]
     states: Annotated[list[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
     seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")]
+    frontier: Annotated[bool, Arg("a draft of usable cells: what it is worth at smaller and larger limits")]
+    plot: Annotated[str | Path, Arg("with --frontier: draw it into an SVG or PNG file", "FILE")]
     command_log: Log | None
 
 
@@ -142,17 +146,60 @@ def _of_plan(
     path: Path, out: Path | None, set: Mapping[str, str], drawn: dict[str, Any], log: Log | None
 ) -> Calibrated:
     from pipeline.plan.plan_text import read_text  # noqa: PLC0415 — here and below: import prdp stays light
-    from pipeline.planning.explain.allocated import allocated_text, resolved_plan, resolved_text  # noqa: PLC0415
+    from pipeline.planning.explain.allocated import allocated_text  # noqa: PLC0415
+    from pipeline.planning.explain.resolved import resolved_plan, resolved_text  # noqa: PLC0415
 
+    asks_frontier = drawn.pop("frontier", False)
     if read_text(path).data.get("calibrate") is None:
-        if drawn:
-            raise PlanError(f"{arg(next(iter(drawn)))}: cannot be combined with a plan that is no draft; leave it out")
+        if drawn or asks_frontier:
+            name = next(iter(drawn), "frontier")
+            raise PlanError(f"{arg(name)}: cannot be combined with a plan that is no draft; leave it out")
         return Calibrated(resolved_plan(path, out, set), resolved_text)
     from prdp.plans import allocate  # noqa: PLC0415
 
     if log is not None and {"records", "like"} & drawn.keys():
         drawn["command_log"] = log
+    if asks_frontier:
+        if out is not None:
+            raise PlanError(f"{arg('out')}: cannot be combined with {arg('frontier')}; leave it out")
+        return frontier(path, set=set, **drawn)
+    if "plot" in drawn:
+        raise PlanError(f"{arg('plot')}: needs {arg('frontier')} beside it")
     return Calibrated(allocate(path, out=out, set=set, **drawn).to_json(), allocated_text)
+
+
+@documented
+def frontier(
+    draft: "str | Path | Mapping[str, Any]",
+    *,
+    folder: "str | Path | None" = None,
+    set: Mapping[str, str] = NOTHING,
+    records: int | None = None,
+    seed: int = 0,
+    plot: "str | Path | None" = None,
+    **options: Any,
+) -> Calibrated:
+    """Return the share of usable cells of a draft's tables at 0.1, 0.3, 1 and 3 times its limits.
+
+    As `prdp calibrate DRAFT --frontier --json`: wishes are left aside, and `needed` is the factor with which they are
+    just met. The arguments are those of `prdp.allocate`; `plot`: draw it into an SVG or PNG file.
+
+    Raises:
+        PlanError: Where the draft is wrong, or minimises something else than unusable cells.
+    """
+    from pipeline.base.plots import require_format  # noqa: PLC0415
+    from pipeline.planning.explain.frontier import frontier as of_draft  # noqa: PLC0415
+    from pipeline.planning.explain.frontier import frontier_text  # noqa: PLC0415
+    from pipeline.planning.explain.frontier import plot as draw  # noqa: PLC0415
+    from prdp.plans import sized  # noqa: PLC0415
+
+    if plot is not None:
+        require_format(Path(plot))
+    with sized(draft, folder, set, records, seed, cast("Economy", options)) as (text, path, made):
+        result = of_draft(text, path, set, made)
+    if plot is not None:
+        draw(result, Path(plot))
+    return Calibrated(result, frontier_text)
 
 
 @documented

@@ -13,7 +13,7 @@ from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
 from pipeline.planning.explain.explain_text import render, render_changes, render_verdict
 from pipeline.planning.explain.explanation import explain, explain_changes, plot_policies
-from pipeline.planning.explain.verdict import Standing, Verdict, table_errors, verdict
+from pipeline.planning.explain.verdict import Standing, Verdict, verdict
 from pipeline.release.installation import site
 from prdp.declared import table
 from udfs.numbers.exact import up_float
@@ -86,14 +86,15 @@ class Explanation:
     def errors(self) -> "pd.DataFrame":
         """Errors to expect in a small, a middle and a large cell of each table, or of each part of it.
 
-        Columns: query, part, total, median_relative_error (half of all errors are below this share of the total) and
-        standard_error (in the measure's unit); infinite where null in JSON.
+        Columns: query, part, total, median_relative_error (half of all errors are below this share of the total),
+        standard_error (in the measure's unit) and reconciled, what it is once tables add up, as the lattice of their
+        levels estimates it (docs/reconcile.md); infinite where null in JSON.
         """
-        names = ("total", "median_relative_error", "standard_error")
+        names = ("total", "median_relative_error", "standard_error", "reconciled")
         rows = [
-            (query.name, error.get("part"), *(_or_infinite(error[name]) for name in names))
-            for query in self._plan.queries
-            for error in table_errors(query)
+            (name, error.get("part"), *(_or_infinite(error[each]) for each in names))
+            for name, errors in self._judged.errors
+            for error in errors
         ]
         return table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
 
@@ -157,9 +158,10 @@ class Explanation:
         """The errors of a released value at some true totals, in the measure's unit (infinite where null in JSON).
 
         Columns: query, part (of a split mechanism, else None), total, standard_error, mean_absolute_error, lower and
-        upper (the interval around the total). Additive noise has the same errors at all totals: it has one row.
+        upper (the interval around the total), and reconciled, as in `errors`. Additive noise has the same errors at all
+        totals: it has one row.
         """
-        names = ("total", "standard_error", "mean_absolute_error", "lower", "upper")
+        names = ("total", "standard_error", "mean_absolute_error", "lower", "upper", "reconciled")
         rows = [
             (query["name"], entry.get("part"), *(_or_infinite(entry[name]) for name in names))
             for query in self._explained["queries"]

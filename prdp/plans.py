@@ -2,7 +2,8 @@
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,11 @@ class Plan:
     def queries(self) -> tuple[str, ...]:
         """The names of the queries, in the plan's order."""
         return tuple(query.name for query in self._model.queries)
+
+    @property
+    def derived(self) -> tuple[str, ...]:
+        """The names of the tables that are published without being measured: `reconcile` makes them, at no loss."""
+        return tuple(table.name for table in self._model.derived)
 
     @property
     def source(self) -> dict[str, Any]:
@@ -309,14 +315,28 @@ def allocate(
     """
     from pipeline.planning.explain.allocated import allocated_plan  # noqa: PLC0415
 
+    with sized(draft, folder, set, records, seed, options) as (text, path, made):
+        result, final = allocated_plan(text, path, None if out is None else Path(out), set, made)
+    return Allocation(_plan(final, path, set), result)
+
+
+@contextmanager
+def sized(
+    draft: "str | Path | Mapping[str, Any]",
+    folder: "str | Path | None",
+    variables: Mapping[str, str],
+    records: int | None,
+    seed: int,
+    options: Economy,
+) -> Iterator[tuple[PlanText, Path, str | None]]:
+    """Yield a draft's text with the totals and sizes that it leaves open, its path, and of what these are."""
     text, path = _text_and_path(draft, folder)
-    new = None if out is None else Path(out)
     like, states, runner = economy_of(options)
     if records is None and like is None:
         if seed or options:
             raise PlanError("states, seed and options of an engine: they go with records or like alone")
-        result, final = allocated_plan(text, path, new, set)
-        return Allocation(_plan(final, path, set), result)
+        yield text, path, None
+        return
     if records is not None and like is not None:
         raise PlanError("records and like: give one of them")
     from pipeline.diagnostics.plan_trials import sized_cells  # noqa: PLC0415
@@ -324,10 +344,9 @@ def allocate(
     from pipeline.planning.study.sized_cells import sized_draft  # noqa: PLC0415
 
     origin = Origin(records=records, like=like, states=states, seed=seed)
-    with sized_draft(text, path, set, partial(sized_cells, origin, runner.started)) as sized:
-        made = origin.label if like is not None else f"{origin.records:,} {origin.label}"
-        result, final = allocated_plan(sized, path, new, set, made)
-    return Allocation(_plan(final, path, set), result)
+    made = origin.label if like is not None else f"{origin.records:,} {origin.label}"
+    with sized_draft(text, path, variables, partial(sized_cells, origin, runner.started)) as complete:
+        yield complete, path, made
 
 
 def load_plan(

@@ -38,6 +38,8 @@ EXPECTED = "public totals to be expected, for weights of noise that depends on t
 WEIGHING = "a noisy table from which such weights are made; it is left out of the estimates"
 FOLDER = "folder to write, new or empty; without it sums of cells alone can be asked for"
 DRAWS = "draw N solutions, for closer standard errors, where they are bounds, and shorter intervals"
+CELLS = 'cells to add up, such as "naics2=31-33, state in 06,48"'
+OF = "what --sum adds up: a measure, or records"
 ENGINE = "engine whose workers each make the tables of a group"
 
 
@@ -59,12 +61,13 @@ class Reconciled(Mapping[str, "pd.DataFrame"]):
         """The tables' names."""
         return tuple(self.facts.get("tables", ()))
 
-    def sum(self, where: str | Where = "", of: str | None = None) -> Picked:
-        """Return the estimated sum of all cells that meet a filter, with its standard error and interval.
-
-        Args:
-            where: "naics2=31-33, state in 06,48", or codes by level: {"naics2": ["31-33"], "state": ["06", "48"]}.
-            of: A measure, or "records"; not needed where all tables are of one.
+    @documented
+    def sum(
+        self,
+        where: Annotated[str | Where, Arg(CELLS, "CELLS", option=True, many=True, flag="sum")] = "",
+        of: Annotated[str | None, Arg(OF, "MEASURE", option=True, default="the only one")] = None,
+    ) -> Picked:
+        """Return the estimated sum of all cells that meet a filter, or have codes by level, with error and interval.
 
         Raises:
             PlanError: The tables do not tell these cells from others, or the releases are not at hand: a folder that

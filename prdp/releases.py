@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 from pipeline.base.errors import PlanError, arg
 from pipeline.plan.keys import level_of
 from pipeline.publication.manifest import Manifest, Verified
+from pipeline.publication.product.exports import EXPORTS, export
 from pipeline.publication.release_folder import json_in, published_part
 from pipeline.release.request import Outcome
 from pipeline.storage.location import Location
 from pipeline.storage.paths import input_lines
-from prdp.declared import Arg, NewFolder, ReleaseFolder, ReleaseFolders, documented
+from prdp.declared import Arg, NewFolder, ReleaseFolder, documented
 from prdp.locations import LocationLike, located, location, locations
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-EXPORTS = ("csv", "xlsx", "duckdb", "delta", "sdmx", "site")
 NEW_FOLDER = "folder to write, new or empty"
+OF_TABLES = "folders or URIs that hold release.json or reconciled.json"
 SHOWN = "what prdp reconcile made of these releases: shown in place of their values"
 RECONCILED = "site: a folder that prdp reconcile made: its figures are shown"
 DOWNLOADS = "site: a folder that prdp product made of the release: its files are for download"
@@ -209,31 +210,33 @@ def read_release(path: LocationLike, *, names: CodeLists = None) -> PublishedRel
 
 @documented
 def product(
-    releases: ReleaseFolders,
+    releases: Annotated[Sequence[LocationLike] | LocationLike, Arg(OF_TABLES, "FOLDER", several=True)],
     out: NewFolder,
     *,
     product: Annotated[str | Path, Arg("a YAML file, or a name of conf/products", "PRODUCT")] = "cbp",
     year: Annotated[int | None, Arg("the year in the names of files", "YEAR", "year", default="the product's")] = None,
     reconciled: Annotated[LocationLike | None, Arg(SHOWN, "DIR")] = None,
+    released: Annotated[bool, Arg("show what was released, of a product that shows reconciled figures too")] = False,
     sign: Annotated[bool, Arg("sign product.json with the site's key (prdp ledger admin keys create)")] = False,
 ) -> dict[str, Any]:
-    """Write the files that users load, of verified published releases, as `prdp product`; it costs no record anything.
+    """Write the files that users load, of published tables, as `prdp product`; it costs no record anything.
 
-    No two of the releases have tables of the same name. What was released stands beside estimates in Research tables.
+    `releases` are folders of releases, of reconciled tables, or of both, of which no two have tables of the same name.
+    Where a release and its estimates are given, what was released stands beside estimates in Research tables.
 
     Returns:
         What product.json holds: the files with their SHA-256, and the releases they come from.
 
     Raises:
-        PlanError: The product's file is wrong, no release has a table that it needs, or others were reconciled.
-        StateError: A release's file is missing, changed or too many, or `out` is neither absent nor empty.
+        PlanError: The product's file is wrong, no folder has a table that it needs, or others were reconciled.
+        StateError: A folder's file is missing, changed or too many, or `out` is neither absent nor empty.
     """
     estimates = None if reconciled is None else location(reconciled, "reconciled tables")
     from pipeline.publication.product.products import make_product  # noqa: PLC0415 — products need more of Arrow and SciPy
     from pipeline.release.installation import site as settings  # noqa: PLC0415
 
     of, signing = locations(releases, "release"), settings().signing_asked(sign)
-    return make_product(of, product, Path(out), year, estimates, signing=signing)
+    return make_product(of, product, Path(out), year, estimates, as_released=released, signing=signing)
 
 
 @documented
@@ -267,7 +270,7 @@ def export_tables(
     folder: Annotated[
         LocationLike | Location, Arg("the folder or URI that holds release.json or reconciled.json", "OUT/RELEASE")
     ],
-    to: Annotated[str, Arg("format of the tables", choices=EXPORTS, option=True)],
+    to: Annotated[str, Arg("format of the tables", choices=(*EXPORTS, "site"), option=True)],
     out: Annotated[str | Path | None, Arg(NEW_FOLDER, "DIR", option=True, default="<release>-<format>")] = None,
     *,
     tables: Annotated[Sequence[str], Arg("this table alone", "TABLE", many=True, flag="table")] = (),
@@ -290,8 +293,6 @@ def export_tables(
         return site(str(folder), target, reconciled=reconciled, product=product)
     if reconciled is not None or product is not None:
         raise PlanError(f"a reconciled folder and {arg('product')} go with {arg('to', 'site')} alone")
-    from pipeline.publication.product.exports import export  # noqa: PLC0415
-
     read = folder if isinstance(folder, Location) else located(folder, "OUT/RELEASE")
     return export(read, to, None if out is None else Path(out), tables, agency=agency, year=year)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 EQUAL = "what is equal in every table: variance, mean_absolute_error, median_relative_error or interval"
 RECORDS = "number of synthetic establishments"
 SIZES = "a PUBLIC file: CSV with the header value,count, or records in the plan's columns"
+USABLE = "a cell is usable up to this share of its total as standard error"
 BESIDE = "another plan to try on the same microdata, with those values of --set that it declares"
 KNOWN = "with --sizes: read for fingerprints of known datasets"
 PlanLike = str | os.PathLike[str] | Plan
@@ -38,6 +40,7 @@ def try_plan(
     declared_public_by: Annotated[str | None, Arg("who declares that file to be public", "NAME")] = None,
     draws: Annotated[int, Arg("how often errors are drawn", "N", "count")] = 10,
     seed: Annotated[int, Arg("same seed, same microdata", "S", "count", default="0")] = 0,
+    usable: Annotated[float, Arg(USABLE, "SHARE", "above_zero")] = 0.3,
     beside: Annotated[Sequence[PlanLike], Arg(BESIDE, "PLAN", many=True)] = (),
     page: Annotated[str | Path | None, Arg("write an HTML page to play with the plan's scales", "FILE")] = None,
     ledger: Annotated[LedgerLike, Arg(KNOWN, "URL", default="your own, if there is one")] = None,
@@ -49,8 +52,8 @@ def try_plan(
     thrown away. Microdata of the plan are not read. Draws differ from call to call.
 
     Returns:
-        notice, microdata, draws, and of each plan: limits, tables with errors by class of the true total, losses of
-        records and of firms, and what a release needs.
+        notice, microdata, draws, and of each plan: limits, tables with errors by class of the true total, released and
+        reconciled standard errors and shares of usable cells, losses of records and of firms, and what a release needs.
 
     Raises:
         PlanError: The economy has not the plan's keys or measures, or the call is wrong.
@@ -89,7 +92,7 @@ def try_plan(
                 "of a dataset are not public; give another file"
             )
     with runner.started() as started:
-        tried = try_plans(_job(plans, origin, draws, runner, started))
+        tried = try_plans(replace(_job(plans, origin, draws, runner, started), usable=usable))
     if page is not None:
         first = plans[0]
         _write(Path(page), trial_page(first._model, first.source, tried.document, tried.cells[0]))
@@ -108,6 +111,33 @@ class Trial(Result):
             for each in plan["limits"]
         ]
         return table(rows, plan="str", at="str", rho="float", limit="float", within="object")
+
+    @property
+    def accuracy(self) -> "pd.DataFrame":
+        """Standard errors: columns plan, query, part, standard_error and reconciled (`prdp.Explanation.errors`).
+
+        NaN where an error grows with the total, is infinite or not known.
+        """
+        rows = [
+            (plan["release"], of["name"], each.get("part"), each["standard_error"], each["reconciled"])
+            for plan in self["plans"]
+            for of in (*plan["tables"], *plan["derived"])
+            for each in of["errors"]
+        ]
+        return table(rows, plan="str", query="str", part="object", standard_error="float", reconciled="float")
+
+    @property
+    def usable(self) -> "pd.DataFrame":
+        """The cells of totals other than 0, and which shares of them are usable, released and reconciled, by table.
+
+        Columns: plan, query, cells, released, reconciled.
+        """
+        rows = [
+            (plan["release"], of["name"], *(of["usable"][name] for name in ("cells", "released", "reconciled")))
+            for plan in self["plans"]
+            for of in (*plan["tables"], *plan["derived"])
+        ]
+        return table(rows, plan="str", query="str", cells="int", released="float", reconciled="float")
 
     @property
     def errors(self) -> "pd.DataFrame":

@@ -31,7 +31,8 @@ COMMANDS = {  # name → what it does, in one line
 class Old(NamedTuple):
     """A call by an old name: its first words, those of now, and the option that tells it apart.
 
-    The option is left out of the call, or renamed `becomes`; what `but` names must not stand beside it.
+    The option is left out of the call, or renamed `becomes`; what `but` names must not stand beside it. `gone`: options
+    with a value that did nothing, and still do nothing.
     """
 
     words: str
@@ -39,11 +40,12 @@ class Old(NamedTuple):
     option: str = ""
     becomes: str = ""
     but: str = ""
+    gone: tuple[str, ...] = ()
 
 
 OLD = (  # the first that fits; they go on working for one version
     Old("design", "study design"),
-    Old("evaluate", "study suppression", "--suppression"),
+    Old("evaluate", "study suppression", "--suppression", gone=("--engine", "--scheduler", "--workers", "--master")),
     Old("evaluate", "study publication", "--publication"),
     Old("evaluate", "study run"),
     Old("generate", "study today", "--describe"),
@@ -57,7 +59,7 @@ OLD = (  # the first that fits; they go on working for one version
     Old("keys", "ledger admin keys"),
     Old("completion", "--completion"),
     Old("ledger check", "ledger afford"),
-    Old("ledger health", "doctor --ledger-only"),
+    Old("ledger health", "doctor --ledger-only", gone=("--operator",)),
     *(
         Old(f"ledger {act}", f"ledger admin {act}")
         for act in ["close", "reopen", "import", "export", "migrate", "staging"]
@@ -77,5 +79,7 @@ def renewed(words: Sequence[str]) -> tuple[list[str], str | None]:
             place = next(i for i, word in enumerate(rest) if word.partition("=")[0] == old.option)
             _, sign, value = rest[place].partition("=")
             rest[place : place + 1] = [old.becomes + sign + value] if old.becomes else [value] * bool(sign)
+        for place in reversed([i for i, word in enumerate(rest) if word.partition("=")[0] in old.gone]):
+            del rest[place : place + (1 if "=" in rest[place] else 2)]
         return [*old.now.split(), *rest], f"prdp {old.now}"
     return list(words), None

@@ -15,8 +15,7 @@ EXAMPLE = 'prdp derive releases/cbp-2023 --ratio payroll/employment --where "nai
 def declare(parser: Parser) -> None:
     """Add the command's options."""
     add_call(parser, derive)
-    parser.add_argument("--out", metavar="DIR", help="folder to write, new or empty: the statistic of each cell")
-    parser.add_argument("--csv", action="store_true", help="write the table of --out as CSV too")
+    add_call(parser, derive_table, only=("out", "csv"))
     parser.epilog = (
         f"{parser.epilog}\n\nWith --out the statistic is one of each cell; MEASURE is then the name of a table."
     )

@@ -7,7 +7,7 @@ from typing import Any
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_columns, print_json, put
 from pipeline.base.errors import PlanError
-from prdp.reconciled import reconcile
+from prdp.reconciled import Reconciled, reconcile
 
 EXAMPLE = (
     'prdp reconcile releases/cbp-2023-county --out reconciled --sum "naics2=31-33, state in 06,48" --of employment'
@@ -18,8 +18,7 @@ AT_EXPECTED = "at the expected totals"  # which errors these are, of noise that 
 def declare(parser: Parser) -> None:
     """Add the command's options."""
     add_call(parser, reconcile)
-    parser.add_argument("--sum", action="append", metavar="CELLS", help='such as "naics2=31-33, state in 06,48"')
-    parser.add_argument("--of", metavar="MEASURE", help="what --sum adds up: a measure, or records")
+    add_call(parser, Reconciled.sum)
     add_json(parser)
 
 
@@ -27,14 +26,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the tables, or the sums alone, then print what was made."""
     engine = {name: getattr(arguments, name) for name in ("engine", "scheduler", "workers", "master")}
     if arguments.out is None:
-        if not arguments.sum:
+        if not arguments.where:
             raise PlanError("prdp reconcile: give --out DIR for the tables, --sum CELLS for a sum of cells, or both")
         if arguments.sign:
             raise PlanError("prdp reconcile: --sign signs the tables' manifest: give --out DIR")
         if any(value is not None for value in engine.values()):
             raise PlanError("prdp reconcile: engines make tables: give --out DIR, or leave the engine's options out")
     reconciled = called(reconcile, arguments, out=None, sign=False, **dict.fromkeys(engine))
-    sums = [reconciled.sum(text, arguments.of) for text in arguments.sum or ()]  # what is wrong in them comes first
+    sums = [reconciled.sum(text, arguments.of) for text in arguments.where or ()]  # what is wrong in them comes first
     if arguments.out is not None:
         written = {"csv": arguments.csv, "sign": arguments.sign, "command_log": arguments.log}
         reconciled = reconciled.write(arguments.out, **written, **engine)
@@ -58,6 +57,8 @@ def _print_tables(facts: Mapping[str, Any], out: str) -> None:
     print_columns(rows)
     for name, why in facts["not_reconciled"].items():
         put(f"{name}: not reconciled: {why}")
+    for name, why in facts["apart"].items():
+        put(f"{name}: {why}")
     put(f"{len(facts['tables'])} tables that add up in {out}")
 
 

@@ -13,8 +13,8 @@ errors. For Gaussian noise it is σ_t² ∝ Δ_t/√w_t (docs/calibration.md).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import isfinite, log
 from typing import Self
@@ -24,6 +24,7 @@ import numpy as np
 from pipeline.accounting.allocation_problem import LARGEST, SLOPE, Bound, Numbers, Problem, Program, Unknown, Unmet
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.programme_search import OF_PROGRAMMES, chosen, is_programme, require_wished
 from pipeline.accounting.search import halved, neighbours
 from pipeline.accounting.targets import CalibrationError
 from udfs.mechanisms.base import Mechanism
@@ -50,16 +51,59 @@ def allocate(problem: Problem) -> dict[int, int]:
     """
     wished = {v: most_noise(problem.unknowns[v]) for v in problem.wished}
     policy = problem.without(problem.weighted, problem.at(wished))
+    _require_room(problem, policy, wished)
+    if not problem.weighted:
+        return wished
+    return wished | _rounded(problem, wished, _Search(problem, wished).solved())
+
+
+def _require_room(problem: Problem, policy: PolicySum, wished: Numbers) -> None:
+    """Raise Unmet where wishes alone, with this policy, exceed a limit, or leave nothing of one to the others."""
     worst = problem.worst(policy)
     if worst is not None and not problem.keeps(policy):
         raise Unmet(worst[1], policy, wished)
-    if not problem.weighted:
-        return wished
     members = {i for v in problem.weighted for i in problem.unknowns[v].members}
     for bound in problem.bounds:
         if bound.spent(policy) >= bound.limit.rho and members & problem.policy.met_at(bound.limit.at):
-            raise Unmet(bound, policy, wished)  # nothing is left
-    return wished | _rounded(problem, wished, _Search(problem, wished).solved())
+            raise Unmet(bound, policy, wished)
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A problem whose kinds and measured tables are chosen, and the numbers of its unknowns.
+
+    `derived`: the unknowns that are not measured; they cost nothing in the problem, which has them no more. `buys`: by
+    the number of a limit, by how much less of the weighted cells would be missed with a hundredth more of it.
+    """
+
+    problem: Problem
+    numbers: Mapping[int, int]
+    derived: Sequence[Unknown] = ()
+    buys: Mapping[int, float] = field(default_factory=dict)
+
+
+def settled(problem: Problem) -> Settled:
+    """Return a problem with kinds and measured tables chosen, and its numbers, as `allocate` finds them.
+
+    Raises CalibrationError too where what only programmes have is asked for, and where rounding misses a wished share.
+    """
+    if not is_programme(problem):
+        if problem.derive or any(each.choices or each.usable_share is not None for each in problem.unknowns):
+            raise CalibrationError(f"usable, kinds and derive {OF_PROGRAMMES}")
+        return Settled(problem, allocate(problem))
+    wished = {v: most_noise(problem.unknowns[v]) for v in problem.wished}
+    _require_room(problem, problem.without(problem.weighted, problem.at(wished)), wished)
+    wishes, kept = ([problem.unknowns[v] for v in numbers] for numbers in (problem.wished, problem.weighted))
+    result = chosen(replace(problem, policy=problem.at(wished), unknowns=kept))
+    final = replace(
+        result.problem,
+        policy=result.problem.without(result.derived, result.problem.policy),
+        unknowns=[*wishes, *(result.problem.unknowns[v] for v in result.logs)],
+    )
+    fixed = dict(enumerate(wished.values()))
+    numbers = fixed | _rounded(final, fixed, dict(enumerate(result.numbers.values(), len(wishes))))
+    require_wished(result, final.at(numbers))
+    return Settled(final, numbers, [result.problem.unknowns[v] for v in result.derived], result.buys)
 
 
 def most_noise(unknown: Unknown) -> int:
@@ -120,7 +164,7 @@ class _Search:
         self.order = problem.weighted
         self.unknowns = [problem.unknowns[v] for v in self.order]
         self.owner = {i: v for v, each in enumerate(self.unknowns) for i in each.members}
-        self.reconciled = {i for lattice in problem.lattices for i in lattice.members}
+        self.reconciled = {i for lattice in problem.lattices for i in lattice.numbers}
         self.terms: dict[int, set[tuple[tuple[int, Fraction], ...]]] = {b: set() for b in range(len(problem.bounds))}
         self.tangents: dict[int, list[_Model]] = {b: [] for b in range(len(problem.bounds))}
 
@@ -197,11 +241,15 @@ class _Search:
         for lattice in self.problem.lattices:
             assert policy is not None
             variances = self.problem.variances(lattice, policy)
-            pulls = lattice.pulls(variances, self.problem.slopes(lattice, lattice.reconciled(variances)))
-            for i, pull in zip(lattice.members, pulls.tolist(), strict=True):
+            slopes = self.problem.slopes(lattice, lattice.reconciled_members(variances))
+            pulls = lattice.pulls(variances, np.zeros(len(lattice.tables)), slopes)
+            owners = Counter[int]()
+            for i, pull in zip(lattice.numbers, pulls.tolist(), strict=True):
                 if i in self.owner:
-                    useless[self.owner[i]] = pull < NEGLIGIBLE * pulls.sum()
-                    logs[self.owner[i]] = log(max(pull, NEGLIGIBLE**2 * float(pulls.sum())))
+                    owners[self.owner[i]] += pull
+            for v, pull in owners.items():
+                useless[v] = pull < NEGLIGIBLE * pulls.sum()
+                logs[v] = log(max(pull, NEGLIGIBLE**2 * float(pulls.sum())))
         return useless
 
     def _error(self, v: int, x: float) -> tuple[float, float]:

@@ -24,7 +24,7 @@ from udfs.numbers.arrays import Floats, Mask
 SLOPE = 0.02  # of a scale's logarithm, over which slopes are measured …
 LEAST_STEPS = 0.5  # of the measure, by which values with a weight are off on average, or more
 WIDTH_SLOPE = 0.2  # … and those of intervals, whose widths are whole steps
-MOST_GROUPS = 200  # of sizes of cells, for which shares are computed one by one
+MOST_GROUPS = 1000  # of sizes of cells
 Numbers = Mapping[int, int]  # number of an unknown → that of its decimal
 
 
@@ -140,13 +140,16 @@ class Unknown:
     """One unknown scale: of a query, of one of its parts, or of several parts whose scales keep their proportions.
 
     `members`: the policies that share it, by number. `error`: what its errors are measured by, each member's; and with
-    `weight` None what they are to be at most.
+    `weight` None what they are to be at most. `choices`: members of other kinds that it may have as well.
+    `usable_share`: of cells, that are to be usable at least, beside a weight.
     """
 
     label: str
     members: Mapping[int, Family]
     error: Target
     weight: Fraction | None
+    choices: Sequence[Mapping[int, Family]] = ()
+    usable_share: Fraction | None = None
 
     @cached_property
     def family(self) -> Family:
@@ -202,13 +205,15 @@ class Unmet(PrdpError):
 class Problem:
     """A release's policy, in which mechanisms are to be found, and the limits within which they are.
 
-    `lattices`: tables whose errors count as they are once reconciled, all of one member and additive noise.
+    `lattices`: tables whose errors count as they are once reconciled, all of additive noise.
+    `derive`: of these the ones may be left unmeasured that others tell nearly as well.
     """
 
     policy: PolicySum
     bounds: Sequence[Bound]
     unknowns: Sequence[Unknown]
     lattices: Sequence[Lattice] = ()
+    derive: bool = False
 
     @property
     def weighted(self) -> list[int]:
@@ -247,17 +252,17 @@ class Problem:
         return all(each.spent(policy) <= each.limit.rho for each in self.bounds)
 
     def variances(self, lattice: Lattice, policy: PolicySum) -> list[float]:
-        """Return those of a lattice's tables as they are published, under a policy of the problem."""
-        return [policy.queries[i].mechanism.variance(0.0) for i in lattice.members]
+        """Return (m,) those of the noise of a lattice's tables and parts, under a policy of the problem."""
+        return [policy.queries[i].mechanism.variance(0.0) for i in lattice.numbers]
 
     def slopes(self, lattice: Lattice, reconciled: Floats) -> Floats:
-        """Return by how much the sum grows with the variance of each table's estimates: 0 of those without a weight.
+        """Return (m,) by how much the sum grows with the variance of each's estimates: 0 of those without a weight.
 
         Of squared errors that is the weight; of unusable cells so many times what their share grows by.
         """
         weighted = {i: each for each in self.unknowns for i in each.members}
         slopes = np.zeros(len(reconciled))
-        for t, (i, variance) in enumerate(zip(lattice.members, reconciled, strict=True)):
+        for t, (i, variance) in enumerate(zip(lattice.numbers, reconciled, strict=True)):
             if i in weighted and (weight := weighted[i].weight) is not None:
                 error = weighted[i].error
                 is_share = error.quantity == "unusable"
@@ -278,6 +283,9 @@ class _Free:
 
     def loss(self, influence: Floats) -> Floats:
         return np.zeros_like(influence)
+
+    def variance(self, total: float) -> float:
+        return inf
 
 
 _FREE: Any = _Free()

@@ -10,29 +10,79 @@ Where every cell of a level has as many parts in the next, least squares of all 
 with n the number of cells, d_e = n_e − Σ_{f < e} d_f the residual's dimension, V_T the variance of a table's noise, and
 e ≤ T where each cell of T lies in one of e. Real levels are uneven: n_e/n_T is then the mean number of parts, and V̂ is
 off by a few per cent as a rule (docs/calibration.md).
+
+**Noise of its own for each code of one level**, such as a class of size. All of this is then meant within one code, and
+what tables tell of a residual is a matrix over the codes, as tables that add codes up tie them together:
+
+    J_e = Σ_{T ≥ e} (n_e/n_T)·Aᵀ·diag(1/V_T)·A            (codes, codes); A (rows, codes): which codes a row adds up
+    V̂_T = Σ_{e ≤ T} (d_e/n_e)·(n_e/n_T)²·diag(A·J_e⁻¹·Aᵀ)  (rows,)
+
+as exact as the first pair. A mean of the variances would not be: sums over codes have the arithmetic mean, what other
+tables know better the harmonic one, and what lies between neither (docs/calibration.md).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from udfs.numbers.arrays import Floats, Mask
+
+NOTHING = 1e-13  # of the largest information, after scaling, below which there is none
+TINY = 1e-300
+APART = 1e-5  # of a sum over codes that nothing tells
+
+
+@dataclass(frozen=True, eq=False)
+class LatticeTable:
+    """A table that is published: which cells, and whose noise is in them.
+
+    `combination`: the number of its levels, those of a code's cells. `sums`: (r, c), which codes each row of it adds
+    up. `rows`: (r,), the share of its cells in each row. `parts`: by the number of a policy (r,), of which share of
+    each row's cells that is the noise; none where the table is not measured, but derived from others.
+    """
+
+    combination: int
+    sums: Floats
+    rows: Floats
+    parts: Mapping[int, Floats]
+
+    @classmethod
+    def of(cls, combination: int, members: Mapping[int, float]) -> Self:
+        """Return the table of a lattice of one code, from the shares of its cells that have each policy's noise."""
+        one = np.ones(1)
+        return cls(combination, np.ones((1, 1)), one, {i: share * one for i, share in members.items()})
+
+    @property
+    def members(self) -> dict[int, float]:
+        """The share of the table's cells that have each policy's noise."""
+        return {i: float(self.rows @ share) for i, share in self.parts.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Lattice:
     """The combinations of levels of one statistic, coarser ones first, and which of them are published.
 
-    `cells`: (e,) how many cells each has. `coarser`: (e, e), whether each cell of the second lies in one of the first,
-    as each does in itself. `tables`: (t,) the published combinations. `members`: (t,) the numbers of their policies.
+    `cells`: (e,) how many cells each has, of one code. `coarser`: (e, e), whether each cell of the second lies in one
+    of the first, as each does in itself. `names`: those of the tables, where they have any.
     """
 
     cells: Floats
     coarser: Mask
-    tables: Sequence[int]
-    members: Sequence[int]
+    tables: Sequence[LatticeTable]
+    names: Sequence[str] = ()
+
+    @cached_property
+    def members(self) -> list[dict[int, float]]:
+        """Of each table the numbers of its policies, with their shares of its cells; none of a derived one."""
+        return [table.members for table in self.tables]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """(m,) the numbers of all policies, by table."""
+        return [i for table in self.tables for i in table.parts]
 
     @cached_property
     def dimensions(self) -> Floats:
@@ -43,30 +93,177 @@ class Lattice:
         return np.maximum(dimensions, 0.0)  # crossing levels may share more than what is coarser than both
 
     def reconciled(self, variances: Sequence[float] | Floats) -> Floats:
-        """Return (t,) the mean variance of each table's estimates, from those of its noise."""
-        return self._weights @ (self.dimensions * self.cells / self._information(variances))
+        """Return (t,) the mean variance of each table's estimates, from (m,) those of noise; inf where nothing tells.
 
-    def pulls(self, variances: Sequence[float] | Floats, weights: Sequence[float] | Floats) -> Floats:
-        """Return (t,) by how much the weighted sum of the estimates' variances grows with ln of each table's own."""
-        information = self._information(variances)
-        growth = (np.asarray(weights) @ self._weights) * self.dimensions * (self.cells / information) ** 2
-        pulls: Floats = self._shares(variances) @ growth
-        return pulls
+        An infinite variance is as good as no table.
+        """
+        estimates = zip(self.tables, self._estimates(variances), strict=True)
+        return np.array([_mean(of, table.rows) for table, of in estimates])
 
-    def _shares(self, variances: Sequence[float] | Floats) -> Floats:
-        """(t, e): 1/(V_T·n_T) where e ≤ T."""
-        tables = list(self.tables)
-        shares: Floats = self.coarser[:, tables].T / (np.asarray(variances) * self.cells[tables])[:, None]
-        return shares
+    def reconciled_members(self, variances: Sequence[float] | Floats) -> Floats:
+        """Return (m,) the same of each policy's own cells."""
+        return np.array(
+            [
+                _mean(of, shares * table.rows)
+                for table, of in zip(self.tables, self._estimates(variances), strict=True)
+                for shares in table.parts.values()
+            ]
+        )
 
-    def _information(self, variances: Sequence[float] | Floats) -> Floats:
-        """(e,): J_e; infinite where nothing is to be known."""
-        information = self.cells * self._shares(variances).sum(axis=0)
-        return np.where(self.dimensions > 0, information, np.inf)
+    def pulls(
+        self,
+        variances: Sequence[float] | Floats,
+        weights: Sequence[float] | Floats,
+        of_members: Sequence[float] | Floats | None = None,
+    ) -> Floats:
+        """Return (m,) by how much a weighted sum of the estimates' variances grows with ln of each policy's own.
+
+        Σ weights·reconciled + Σ of_members·reconciled_members; estimates that nothing tells do not count.
+        """
+        own, inverses, unknown = self._own(variances), *self._inverses(variances)
+        extra = iter(np.zeros(len(self.numbers)) if of_members is None else np.asarray(of_members))
+        growth = np.zeros_like(inverses)
+        for weight, table in zip(weights, self.tables, strict=True):
+            wanted = weight * table.rows
+            for shares in table.parts.values():
+                wanted = wanted + next(extra) * shares * table.rows / max(shares @ table.rows, TINY)
+            wanted = np.where(self._is_told(table, unknown), wanted, 0.0)
+            growth += self._factors(table)[:, None, None] * ((table.sums.T * wanted) @ table.sums)
+        growth = inverses @ growth @ inverses
+        pulls: list[float] = []
+        left = iter(np.asarray(variances, dtype=np.float64))
+        for table, variance in zip(self.tables, own, strict=True):
+            grows = np.einsum("e,rc,ecd,rd->r", self._shares(table), table.sums, growth, table.sums, optimize=True)
+            has = np.isfinite(variance)
+            for shares in table.parts.values():
+                of_part = next(left)
+                pulls.append(float(grows[has] @ (shares[has] * of_part / variance[has] ** 2)))
+        return np.array(pulls)
+
+    def slopes(self, variances: Sequence[float] | Floats) -> tuple[Floats, Floats]:
+        """Return (m,) what `reconciled_members` does, and (m, m) by how much each grows with ln of each policy's own.
+
+        Some table must tell something of every residual.
+        """
+        rows = self._rows
+        inverses, _ = self._inverses(variances)
+        known = np.where(np.isfinite(variances), variances, 0.0)
+        falls = rows.parts * known * rows.precisions(variances)[:, None] ** 2
+        noises = (falls.T @ rows.squares).reshape(-1, *inverses.shape[1:])
+        noises = inverses @ noises[:, None] @ inverses * rows.tells[:, :, None, None]
+        size = inverses[0].size
+        of_residuals = (rows.factors[:, :, None] * rows.wanted.reshape(-1, 1, size)).reshape(len(noises), -1)
+        return of_residuals @ inverses.ravel(), of_residuals @ noises.reshape(len(noises), -1).T
 
     @cached_property
-    def _weights(self) -> Floats:
-        """(t, e): 1/n_T² where e ≤ T."""
-        tables = list(self.tables)
-        weights: Floats = self.coarser[:, tables].T / self.cells[tables][:, None] ** 2
-        return weights
+    def _rows(self) -> "_Rows":
+        codes = self.tables[0].sums.shape[1]
+        parts = np.zeros((sum(len(table.rows) for table in self.tables), len(self.numbers)))
+        wanted: list[Floats] = []
+        factors: list[Floats] = []
+        tells: list[Floats] = []
+        row = member = 0
+        for table in self.tables:
+            for shares in table.parts.values():
+                parts[row : row + len(shares), member] = shares
+                weights = shares * table.rows / max(float(shares @ table.rows), TINY)
+                wanted.append((table.sums.T * weights) @ table.sums)
+                factors.append(self._factors(table))
+                tells.append(self._shares(table))
+                member += 1
+            row += len(table.rows)
+        sums = np.concatenate([table.sums for table in self.tables])
+        return _Rows(
+            squares=(sums[:, :, None] * sums[:, None, :]).reshape(len(sums), codes * codes),
+            shares=np.concatenate([np.tile(self._shares(table), (len(table.rows), 1)) for table in self.tables]),
+            parts=parts,
+            wanted=np.array(wanted).reshape(-1, codes, codes),
+            factors=np.array(factors).reshape(-1, len(self.cells)),
+            tells=np.array(tells).reshape(-1, len(self.cells)),
+        )
+
+    def _estimates(self, variances: Sequence[float] | Floats) -> list[Floats]:
+        """(r,) for each table: the variance of its rows' estimates."""
+        inverses, unknown = self._inverses(variances)
+        return [
+            np.where(
+                self._is_told(table, unknown),
+                np.einsum("e,rc,ecd,rd->r", self._factors(table), table.sums, inverses, table.sums, optimize=True),
+                np.inf,
+            )
+            for table in self.tables
+        ]
+
+    def _own(self, variances: Sequence[float] | Floats) -> list[Floats]:
+        """(r,) for each table: the variance of its rows' noise, infinite where it has none."""
+        left = iter(np.asarray(variances, dtype=np.float64))
+        own = []
+        for table in self.tables:
+            of_parts = [(shares, next(left)) for shares in table.parts.values()]
+            sums = sum((np.where(shares > 0, variance, 0) * shares for shares, variance in of_parts), 0 * table.rows)
+            own.append(sums if of_parts else np.full(len(table.rows), np.inf))
+        return own
+
+    def _shares(self, table: LatticeTable) -> Floats:
+        """(e,): n_e/n_T where e ≤ T."""
+        shares: Floats = self.coarser[:, table.combination] * self.cells / self.cells[table.combination]
+        return np.where(self.dimensions > 0, shares, 0.0)
+
+    def _factors(self, table: LatticeTable) -> Floats:
+        """(e,): d_e·n_e/n_T² where e ≤ T."""
+        factors: Floats = self._shares(table) * self.dimensions / self.cells[table.combination]
+        return factors
+
+    def _is_told(self, table: LatticeTable, unknown: Floats) -> Mask:
+        """(r,): whether something is known of all residuals of a row's cells."""
+        rows = np.abs(np.einsum("rc,ecd->erd", table.sums, unknown)).max(axis=2)
+        seen: Mask = (rows <= APART)[self._shares(table) > 0].all(axis=0)
+        return seen
+
+    def _inverses(self, variances: Sequence[float] | Floats) -> tuple[Floats, Floats]:
+        """(e, c, c): J_e⁻¹, as far as anything is known; and the directions of which nothing is, of length 1."""
+        codes = self.tables[0].sums.shape[1]
+        rows = self._rows
+        information = (rows.shares.T * rows.precisions(variances)) @ rows.squares
+        information = information.reshape(len(self.cells), codes, codes)
+        diagonal = np.einsum("ecc->ec", information)
+        scales = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
+        most = scales.max(axis=1, keepdims=True)
+        scales = np.where(diagonal > 0, scales, np.where(most > 0, most, 1.0))
+        values, vectors = np.linalg.eigh(information * scales[:, :, None] * scales[:, None, :])
+        seen = (values > NOTHING)[:, None, :]
+        roots = scales[:, :, None] * vectors / np.sqrt(np.where(seen, values[:, None, :], np.inf))
+        unknown = np.where(seen, 0.0, scales[:, :, None] * vectors)
+        largest = np.linalg.norm(unknown, axis=1, keepdims=True)
+        return roots @ roots.swapaxes(1, 2), unknown / np.where(largest > 0, largest, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """All rows of a lattice's tables together, and all policies.
+
+    `squares`: (r, c·c) the products of each row's sums. `shares`: (r, e) n_e/n_T. `parts`: (r, m) which share of a row
+    has which policy's noise. Of each policy `wanted` (m, c, c), its weights of cells; `factors`, `tells` (m, e), the
+    factors and shares of its table.
+    """
+
+    squares: Floats
+    shares: Floats
+    parts: Floats
+    wanted: Floats
+    factors: Floats
+    tells: Floats
+
+    def precisions(self, variances: Sequence[float] | Floats) -> Floats:
+        """Return (r,) 1 over the variance of each row's noise, 0 where it has none."""
+        known = np.isfinite(variances)
+        own = self.parts @ np.where(known, variances, 0.0)
+        measured = (own > 0) & ~(self.parts[:, ~known] > 0).any(axis=1)
+        precisions: Floats = np.divide(1.0, own, out=np.zeros_like(own), where=measured)
+        return precisions
+
+
+def _mean(values: Floats, weights: Floats) -> float:
+    """Return the mean of values, those of weight 0 aside, which may be infinite."""
+    counted = weights > 0
+    return float(weights[counted] @ values[counted] / max(weights.sum(), TINY))

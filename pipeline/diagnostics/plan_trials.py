@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,21 @@ import numpy as np
 from pipeline.accounting.left_out import SHARE
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
-from pipeline.diagnostics.accuracy import BY_TOTAL, Drawn, DrawTask, accuracy_json, drawn_json, task_for
+from pipeline.diagnostics.accuracy import BY_TOTAL, Drawn, DrawTask, VarianceCurve, accuracy_json, drawn_json, task_for
 from pipeline.diagnostics.record_losses import NO_LOSSES, TOTAL, Counts, Key, LossSpec, upper_ends
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
 from pipeline.diagnostics.synthetic_microdata import Economy, Microdata, Origin
 from pipeline.engines.protocol import Engine, Totals, grouped
 from pipeline.engines.totals import Layout, contract_checked, layout_of
+from pipeline.engines.writers import Block
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
-from pipeline.plan.model import Plan
+from pipeline.plan.level_lattices import reconciled_errors
+from pipeline.plan.model import Plan, Query
 from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.verdict import standings
+from pipeline.planning.explain.verdict import beside_reconciled, derived_error, finite, named_part, standings
 from pipeline.planning.study.equal_publication import publication
 from pipeline.planning.study.sized_cells import SizedCells, SizedTask
 from pipeline.release.input_records import records_of
@@ -40,6 +42,7 @@ from pipeline.release.steps import run as release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import scratch
 from udfs.noise.keystream import SecretKey
+from udfs.numbers.arrays import in_units
 from udfs.numbers.exact import as_json
 
 NOTICE = (
@@ -47,13 +50,15 @@ NOTICE = (
     "establishments, and nothing was charged to any ledger."
 )
 MOST_DRAWS = 1000
+USABLE = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialJob:
     """One trial of plans beside each other on the same microdata; with no `draws` errors are not drawn.
 
-    `rehearsed`: a whole release of each plan is made too, to say what it needs.
+    `rehearsed`: a whole release of each plan is made too, to say what it needs. `usable`: the share of a cell's total
+    up to which its standard error makes it usable.
     """
 
     plans: Sequence[Plan]
@@ -61,6 +66,7 @@ class TrialJob:
     draws: int
     engine: Engine
     rehearsed: bool = True
+    usable: float = USABLE
     site_share: Fraction = SHARE
     most_cells: int = MOST_CELLS
     new_key: Callable[[], SecretKey] = SecretKey.fresh
@@ -126,6 +132,7 @@ class _Trial:
             records, layout, totals = scan.records, scan.layout, scan.totals
             cells = _sized(plan, totals)
             tables = [self._table(i, totals) for i in range(len(plan.queries))]
+            derived = self._derived(microdata) if plan.derived else []
             self._tell("losses")
             task = RecordTask(LossSpec.of(plan, layout), None)
             of_records = RecordSummary.merged(job.engine.each(task, list(enumerate(records)), "reading"))
@@ -138,6 +145,8 @@ class _Trial:
             "records": {"made": microdata.made, "in_domain": of_records.records - of_records.outside},
             "limits": [each.to_json() for each in standings(plan, policy_of(plan))],
             "tables": tables,
+            "derived": derived,
+            "usable": {"within": job.usable} | _usable_in_all([*tables, *derived]),
             "losses": {
                 "records": _losses_json(of_records.counts, plan),
                 "firms": self._of_firms(microdata.owner, scan.chunks),
@@ -163,8 +172,46 @@ class _Trial:
             "cells": self.plan.domain.query_cells(query.by, query.where).size,
             "mechanism": query.described(),
             "has_variance": variance,
+            "errors": beside_reconciled(self.plan, query, _errors(query)),
+            "usable": self._usable(number, totals, query),
             "classes": classes,
         }
+
+    def _usable(self, number: int, totals: Totals, query: Query, *, derived: bool = False) -> dict[str, Any]:
+        """Return how many cells have a total other than 0, and of which share of them the errors are small enough."""
+        known = reconciled_errors(self.plan).get(query.name) or (None,) * len(query.parts)
+        released = [_constant(inf) if derived else VarianceCurve.of(part.mechanism) for part in query.parts]
+        reconciled = [own if of is None else _constant(of**2) for own, of in zip(released, known, strict=True)]
+        task = UsableTask((tuple(released), tuple(reconciled)), query.parts[0].mechanism.step, self.job.usable)
+        cells, *usable = np.sum(totals.over(number, task), axis=0).tolist()
+        shares = [each / cells if cells else None for each in usable]
+        return {"cells": cells} | dict(zip(("released", "reconciled"), shares, strict=True))
+
+    def _derived(self, microdata: Microdata) -> list[dict[str, Any]]:
+        """Return what the document says of derived tables, whose totals are summed as those of measured ones."""
+        plan, folder = self.plan, self.folder / "derived"
+        folder.mkdir()
+        like = {query.statistic: query for query in plan.queries}
+        queries = [
+            replace(
+                of, name=each.name, by=each.by, where=each.where, split=None, parts=(replace(of.parts[0], name=None),)
+            )
+            for each in plan.derived
+            for of in [like[each.statistic]]
+        ]
+        measured = replace(plan, queries=tuple(queries), derived=())
+        with _scanned(measured, microdata, self.job.engine, folder) as scan:
+            return [
+                {
+                    "name": query.name,
+                    "statistic": query.statistic.label,
+                    "by": list(query.by),
+                    "cells": plan.domain.query_cells(query.by, query.where).size,
+                    "errors": [{"standard_error": None, "reconciled": derived_error(plan, query.name)}],
+                    "usable": self._usable(i, scan.totals, query, derived=True),
+                }
+                for i, query in enumerate(queries)
+            ]
 
     def _of_firms(self, owner: str | None, chunks: Sequence[Chunk]) -> dict[str, Any] | None:
         """Return the losses of firms, whatever the plan's unit; None where the microdata name none."""
@@ -207,6 +254,50 @@ class _Trial:
 
     def _tell(self, what: str) -> None:
         self.job.log.progress(f"{self.plan.release}: {what}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UsableTask:
+    """Counts the cells of a block with a total other than 0, and those whose standard error is at most `share` of it.
+
+    `curves`: ways in which errors count, each with the variances of every part.
+    """
+
+    curves: tuple[tuple[VarianceCurve, ...], ...]
+    step: Fraction
+    share: float
+
+    def __call__(self, block: Block) -> list[int]:
+        """Return the counts: all such cells, then the usable ones in each way."""
+        totals = np.abs(in_units(block.totals, self.step))
+        counts = [int((totals > 0).sum()), *[0] * len(self.curves)]
+        for way, curves in enumerate(self.curves, 1):
+            for part, curve in enumerate(curves):
+                mine = totals[(totals > 0) & (True if block.part_of is None else block.part_of == part)]
+                counts[way] += int((np.sqrt(curve.at(mine)) <= self.share * mine).sum())
+        return counts
+
+
+def _constant(variance: float) -> VarianceCurve:
+    return VarianceCurve(np.zeros(1), np.array([variance]))
+
+
+def _errors(query: Query) -> list[dict[str, Any]]:
+    """Return the standard error of each part, null where it grows with the total or is infinite."""
+    return [
+        named_part(part)
+        | {"standard_error": finite(part.mechanism.variance(0.0) ** 0.5 if part.mechanism.additive else None)}
+        for part in query.parts
+    ]
+
+
+def _usable_in_all(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the shares of usable cells of all tables together, and the means of the tables' shares."""
+    known = [table["usable"] for table in tables if table["usable"]["cells"]]
+    cells, ways = sum(each["cells"] for each in known), ("released", "reconciled")
+    shares = {way: sum(each[way] * each["cells"] for each in known) / cells if known else None for way in ways}
+    means = {f"mean_{way}": sum(each[way] for each in known) / len(known) if known else None for way in ways}
+    return {"cells": cells} | shares | means
 
 
 @dataclass(frozen=True, eq=False)

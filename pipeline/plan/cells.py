@@ -5,7 +5,7 @@ each finest code of a key the position of the cell's code in the query, or −1 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import TypeVar
@@ -67,6 +67,11 @@ class QueryCells:
     def __post_init__(self) -> None:
         if prod(self.shape) > MOST_CELLS:
             raise PlanError(f"by {', '.join(self.by)}: too many cells to be numbered; use coarser levels or fewer")
+
+    def closed(self) -> "QueryCells":
+        """Return the cells as if records had listed codes alone: who has none is in no table, or in each."""
+        axes = (replace(axis, everyone=bool((axis.position >= 0).all())) for axis in self.axes)
+        return replace(self, axes=tuple(axes))
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,22 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
-from itertools import accumulate, count, product
+from itertools import count
 from math import isfinite
 
-import numpy as np
-
 from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
-from pipeline.accounting.lattice import Lattice
-from pipeline.accounting.references import Reference
+from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import PlanError
-from pipeline.plan.cells import Base, cheapest
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.level_lattices import lattices_of
+from pipeline.plan.model import Plan
 from pipeline.plan.plan_mechanisms import error_of, family_of, open_parts, wish_of
-from pipeline.plan.plan_schema import PlanSpec
+from pipeline.plan.plan_schema import AllocationSpec, PlanSpec
 from pipeline.plan.total_policy import limits_of, policy_of
-from udfs.mechanisms.base import Mechanism
 
 FINEST = 9.0  # of a scale's logarithm, by which noise is made less to see whether it then has errors
 
@@ -62,17 +57,27 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
         }
         places |= {numbers[name]: Place(q, name) for name in parts}
         error = error_of(draft, wish, plan)
+        others = [
+            {i: family_of(kind, family.step, family.times) for i, family in families.items()} for kind in draft.kinds
+        ]
         apart = [families] if wish.proportions else [{i: family} for i, family in families.items()]
         for members in filter(None, apart):
             name = places[next(iter(members))].part
             label = query.name if name is None or len(apart) < len(families) else f"{query.name} ({name})"
-            unknowns.append(Unknown(label=label, members=members, error=error, weight=wish.weight))
-    stated = [limit.resolved(plan.dataset.unit) for limit in draft.limits]
-    limits, years = [*stated, *plan.budget], int(draft.years)
-    located = limits_of(replace(plan, budget=tuple(limits)))
-    bounds = [Bound(each, years if i < len(stated) or not stated else 1) for i, each in enumerate(located)]
-    lattices = _lattices(plan) if draft.reconciled else []
-    problem = Problem(policy_of(plan), bounds, unknowns, lattices)
+            choices = [{i: each[i] for i in members} for each in others if wish.weight is not None]
+            unknowns.append(
+                Unknown(
+                    label=label,
+                    members=members,
+                    error=error,
+                    weight=wish.weight,
+                    choices=choices,
+                    usable_share=wish.usable,
+                )
+            )
+    bounds = bounds_of(plan, draft)
+    lattices = lattices_of(plan) if draft.reconciled else []
+    problem = Problem(policy_of(plan), bounds, unknowns, lattices, draft.derive)
     for unlimited in problem.unlimited():
         raise PlanError(
             f"calibrate: no limit's reference has a record in the cells of {unlimited}, so that its noise could be as "
@@ -80,64 +85,21 @@ def allocation_of(plan: Plan, spec: PlanSpec) -> Allocation:
         )
     for each in unknowns:
         _require_errors(each)
-    return Allocation(problem, [limit.at for limit in limits], places)
+    return Allocation(problem, [limit.at for limit in _limits(plan, draft)[0]], places)
 
 
-def _lattices(plan: Plan) -> list[Lattice]:
-    """Return the lattice of each statistic and filter, of the tables of additive noise that have no parts."""
-    numbers = list(accumulate((len(query.parts) for query in plan.queries), initial=0))
-    alike: list[list[tuple[Query, int]]] = []
-    for query, number in zip(plan.queries, numbers, strict=False):
-        if query.split is None and _is_additive(query.mechanisms[0]):
-            for group in alike:
-                if (group[0][0].statistic, group[0][0].where) == (query.statistic, query.where):
-                    group.append((query, number))
-                    break
-            else:
-                alike.append([(query, number)])
-    return [_lattice(plan, *zip(*group, strict=True)) for group in alike if len(group) > 1]
+def bounds_of(plan: Plan, draft: AllocationSpec) -> list[Bound]:
+    """Return the limits of a draft as those of a plan of it."""
+    limits, times = _limits(plan, draft)
+    located = limits_of(replace(plan, budget=tuple(limits)))
+    return [Bound(each, years) for each, years in zip(located, times, strict=True)]
 
 
-def _lattice(plan: Plan, tables: Sequence[Query], members: Sequence[int]) -> Lattice:
-    """Return the combinations of these tables' levels that are coarser than one of them, or one of them.
-
-    A combination is coarser where each of its cells is made up of cells of the other, and of all their records.
-    """
-    domain, where = plan.domain, tables[0].where
-    published = [{domain.dimension(level).key: level for level in table.by} for table in tables]
-    keys = sorted({key for levels in published for key in levels})
-    used = {key: sorted({levels[key] for levels in published if key in levels}) for key in keys}
-
-    @cache
-    def nests(key: str, coarse: str | None, fine: str | None) -> bool:
-        if coarse == fine or fine is None:
-            return coarse == fine
-        cells = domain.query_cells((fine,), where)
-        if coarse is None:
-            listed = domain.uses_all_keys and bool((domain.dimension(fine).parent(fine) >= 0).all())
-            return listed or cells.axes[0].everyone
-        made_up = cheapest([Base(cells, ("",))], domain.query_cells((coarse,), where), "") is not None
-        return made_up and domain.dimension(fine).between(fine, coarse) is not None
-
-    def is_coarser(coarse: Mapping[str, str], fine: Mapping[str, str]) -> bool:
-        return all(nests(key, coarse.get(key), fine.get(key)) for key in keys)
-
-    chosen = product(*((None, *used[key]) for key in keys))
-    levels = [{key: level for key, level in zip(keys, each, strict=True) if level} for each in chosen]
-    levels = [each for each in levels if any(is_coarser(each, table) for table in published)]
-    sizes = {i: domain.query_cells(tuple(each.values()), where).size for i, each in enumerate(levels)}
-    levels = [levels[i] for i in sorted(sizes, key=lambda i: (sizes[i], len(levels[i])))]
-    return Lattice(
-        cells=np.array(sorted(sizes.values()), dtype=np.float64),
-        coarser=np.array([[is_coarser(coarse, fine) for fine in levels] for coarse in levels]),
-        tables=[levels.index(each) for each in published],
-        members=members,
-    )
-
-
-def _is_additive(mechanism: Mechanism) -> bool:
-    """Return whether noise is the same at all totals, and has a variance."""
-    return mechanism.additive and isfinite(mechanism.variance(0.0))
+def _limits(plan: Plan, draft: AllocationSpec) -> tuple[list[Limit], list[int]]:
+    """Return the limits that a draft names and those of its budget, and how often the tables are released in each."""
+    stated, years = [limit.resolved(plan.dataset.unit) for limit in draft.limits], int(draft.years)
+    limits = [*stated, *plan.budget]
+    return limits, [years if i < len(stated) or not stated else 1 for i in range(len(limits))]
 
 
 def _require_errors(unknown: Unknown) -> None:

@@ -20,20 +20,23 @@ from pydantic import Field, ValidationError
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
+from pipeline.plan.cells import Base, cheapest
 from pipeline.plan.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.meaning import confidential_files, dataset_mistakes, domain_mistakes, plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
-from pipeline.plan.model import OTHERS, Dataset, Measure, Part, Plan, Query, Texts
+from pipeline.plan.model import OTHERS, Dataset, DerivedTable, Measure, Part, Plan, Query, Texts
 from pipeline.plan.plan_mechanisms import Use, mechanism_of
 from pipeline.plan.plan_schema import (
     DatasetSpec,
+    DerivedSpec,
     PartsSpec,
     PlanSpec,
     QuerySpec,
     VariableSpec,
 )
 from pipeline.plan.plan_text import KeyPath, PlanText, read_text
+from pipeline.plan.structure import Structure, closing, unweighted
 from pipeline.plan.values import VARIABLE_NAME, Spec, VariableName, matches
 from pipeline.storage.paths import locate
 from udfs.mechanisms.base import Mechanism
@@ -85,7 +88,10 @@ def draft_of(text: PlanText, path: Path, values: Mapping[str, str] = NOTHING) ->
     mistakes = [*wrong, *islice(of_plan, MOST_SOUGHT)]
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
-    return _resolve(spec, domain, path), spec
+    plan = _resolve(spec, domain, path)
+    if untold := list(_derived_mistakes(plan)):
+        raise PlanError(*_lines(untold, (), text, path))
+    return plan, spec
 
 
 def _domain(spec: PlanSpec, folder: Path) -> tuple[Domain | None, Sequence[Mistake], Sequence[str]]:
@@ -121,6 +127,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         budget=tuple(limit.resolved(dataset.unit) for limit in spec.budget),
         path=Path(os.path.abspath(path)),
         texts=Texts(title=spec.title, about=spec.about, contact=spec.contact),
+        derived=tuple(_derived(table) for table in spec.derived),
     )
 
 
@@ -154,11 +161,24 @@ def _query(spec: QuerySpec, measures: Mapping[str, Measure], domain: Domain, pla
         statistic=statistic,
         integer=all(measure.type == "integer" for measure in read),
         by=tuple(spec.by),
-        where=FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())}),
+        where=_where(spec),
         split=split,
         parts=parts,
-        texts=Texts(title=spec.title, about=spec.about, unit=spec.unit),
+        texts=_texts_of(spec),
     )
+
+
+def _derived(spec: DerivedSpec) -> DerivedTable:
+    (statistic,) = spec.statistics
+    return DerivedTable(spec.name, statistic, tuple(spec.by), _where(spec), _texts_of(spec))
+
+
+def _where(spec: DerivedSpec) -> FrozenMap[tuple[str, ...]]:
+    return FrozenMap.of({level: tuple(sorted(codes)) for level, codes in sorted(spec.where.items())})
+
+
+def _texts_of(spec: DerivedSpec) -> Texts:
+    return Texts(title=spec.title, about=spec.about, unit=spec.unit)
 
 
 def _with_shared_mechanisms(queries: Iterable[Query]) -> tuple[Query, ...]:
@@ -199,7 +219,7 @@ PLACEHOLDER = re.compile(r"\{\{\s*(.*?)\s*\}\}", re.DOTALL)
 VALUE = r"(?!.*\.\.)[A-Za-z0-9._-]{1,100}"  # never a step to another folder, nor anything that YAML or HTML would read
 PLACES = (
     "release, supersedes, dataset.name, dataset.path, domain.vintage and texts "
-    "(title, about, contact, the unit of a query)"
+    "(title, about, contact, the unit of a table)"
 )
 DEEPEST, MOST_VALUES = 50, 1_000_000
 DATASET_NAME, VINTAGE = ("dataset", "name"), ("domain", "vintage")
@@ -232,7 +252,7 @@ class _Text:
                 return True
             case ("dataset", "name" | "path") | ("domain", "vintage", _):
                 return True
-            case ("queries", _, "title" | "about" | "unit"):
+            case ("queries" | "derived", _, "title" | "about" | "unit"):
                 return True
         return False
 
@@ -339,3 +359,37 @@ def _replaced(data: Any, path: KeyPath, value: Any) -> Any:
     parts = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
     parts[step] = _replaced(parts[step], tuple(rest), value)
     return parts if isinstance(data, Mapping) else list(parts.values())
+
+
+def _derived_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Yield the derived tables that reconciling cannot make, or that others are already, and what to do."""
+    structure, domain = Structure.of(plan), plan.domain
+    known = dict(structure.tables)
+    cells = {name: each.cells(domain) for name, each in known.items()} if plan.derived else {}
+    for i, (name, table) in enumerate(structure.derived.items()):
+        if same := next((each for each in known.values() if each.shows_what(table)), None):
+            yield Mistake(("derived", i), f"is the very table {same.name}: leave one of them out")
+            continue
+        known[name] = table
+        own = table.cells(domain)
+        finer = [
+            query
+            for query in plan.queries
+            if query.statistic == table.statistic
+            and cheapest([Base(cells[query.name].closed(), ("",))], own, "") is not None
+        ]
+        keys = table.keys(domain)
+        alike = [query for query in finer if structure.tables[query.name].keys(domain) == keys]
+        reasons = {query.name: unweighted(query.mechanisms) for query in alike}
+        if None in reasons.values():
+            continue
+        if alike:
+            why = "; ".join(f"{query}: {reason}" for query, reason in reasons.items())
+            rule = f"no query that measures it can be weighted: {why}; give one of them other noise"
+        elif finer:
+            left_out = structure.tables[finer[0].name].keys(domain) ^ keys
+            rule = f"{finer[0].name} measures it of other records: {closing(domain, left_out)}"
+        else:
+            what = f"{table.statistic.label} at these cells or finer ones"
+            rule = f"no query measures {what}: add one, or leave the table out"
+        yield Mistake(("derived", i), rule)

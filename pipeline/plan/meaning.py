@@ -17,6 +17,7 @@ from pipeline.plan.plan_mechanisms import Use, allocation_mistakes, mechanism_mi
 from pipeline.plan.plan_schema import (
     ClassesSpec,
     DatasetSpec,
+    DerivedSpec,
     DomainSpec,
     LimitSpec,
     ListSpec,
@@ -103,19 +104,21 @@ class _Check:
 
     def queries_mistakes(self) -> Iterator[Mistake]:
         names: set[str] = set()
-        for i, query in enumerate(self.plan.queries):
-            path: KeyPath = ("queries", i)
+        queries = [(("queries", i), query) for i, query in enumerate(self.plan.queries)]
+        path: KeyPath
+        for path, query in [*queries, *((("derived", i), table) for i, table in enumerate(self.plan.derived))]:
             if query.name in names:
-                yield Mistake((*path, "name"), "another query has this name")
+                yield Mistake((*path, "name"), "another table has this name")
             if query.name.endswith(".csv"):
                 yield Mistake((*path, "name"), "must not end in .csv, the ending of a table's text file")
             names.add(query.name)
             yield from self.statistic_mistakes(query, path)
             yield from self.by_mistakes(query.by, (*path, "by"))
             yield from self.where_mistakes(query.where, (*path, "where"))
-            yield from self.mechanisms_mistakes(query, (*path, "mechanism"))
+            if isinstance(query, QuerySpec):
+                yield from self.mechanisms_mistakes(query, (*path, "mechanism"))
 
-    def statistic_mistakes(self, query: QuerySpec, path: KeyPath) -> Iterator[Mistake]:
+    def statistic_mistakes(self, query: DerivedSpec, path: KeyPath) -> Iterator[Mistake]:
         if len(query.statistics) != 1:
             known = " or ".join(
                 f"{kind} (a measure)" if each.reads_measure else f"{kind}: {RECORDS}"

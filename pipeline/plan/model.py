@@ -145,14 +145,35 @@ class Query:
 
     def resolved(self) -> dict[str, Any]:
         """Return the query as JSON."""
-        return {
-            "name": self.name,
-            "sum": None,
-            "count": None,
-            "by": list(self.by),
-            "where": {level: list(codes) for level, codes in self.where.items()},
-            "mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)},
-        } | (self.statistic.to_json() | self.texts.stated())
+        return _shown(self) | {"mechanism": self.described() | {"step": as_json(self.parts[0].mechanism.step)}}
+
+
+@dataclass(frozen=True)
+class DerivedTable:
+    """A table that is published but not measured: reconciling makes it of queries' tables of the same records.
+
+    It has no noise of its own and costs no record anything. What it shows is said as of a query.
+    """
+
+    name: str
+    statistic: Statistic
+    by: tuple[str, ...]  # levels, in key order
+    where: Mapping[str, tuple[str, ...]]  # level → sorted codes
+    texts: Texts = Texts()
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table as JSON."""
+        return _shown(self)
+
+
+def _shown(table: Query | DerivedTable) -> dict[str, Any]:
+    return {
+        "name": table.name,
+        "sum": None,
+        "count": None,
+        "by": list(table.by),
+        "where": {level: list(codes) for level, codes in table.where.items()},
+    } | (table.statistic.to_json() | table.texts.stated())
 
 
 @dataclass(frozen=True)
@@ -169,6 +190,12 @@ class Plan:
     budget: tuple[Limit, ...]
     path: Path
     texts: Texts = Texts()
+    derived: tuple[DerivedTable, ...] = ()
+
+    @property
+    def published(self) -> tuple[Query | DerivedTable, ...]:
+        """All tables that are published: measured ones first."""
+        return (*self.queries, *self.derived)
 
     def resolved(self) -> dict[str, Any]:
         """Return all that shapes the release, as JSON: no paths, the domain by its digest."""
@@ -185,6 +212,7 @@ class Plan:
             "interval": as_json(self.interval),
             **({} if self.max_left_out is None else {"max_left_out": as_json(self.max_left_out)}),
             "queries": [query.resolved() for query in self.queries],
+            **({"derived": [table.resolved() for table in self.derived]} if self.derived else {}),
             "budget": [{"at": limit.at.to_json(), "rho": as_json(limit.rho)} for limit in self.budget],
         }
 

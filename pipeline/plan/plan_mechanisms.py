@@ -276,6 +276,7 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
         yield Mistake(("calibrate",), f"no mechanism says calibrate: {BY_PLAN}, in place of its scale")
     if draft.reconciled and draft.minimise not in ("standard_error", UNUSABLE):
         yield Mistake(("calibrate", "reconciled"), RECONCILED)
+    yield from _programme_mistakes(draft)
     if draft.within is not None and draft.minimise != UNUSABLE:
         yield Mistake(("calibrate", "within"), f"must be left out: it goes with minimise: {UNUSABLE}")
     for name, wish in draft.queries.items():
@@ -294,10 +295,21 @@ def allocation_mistakes(draft: AllocationSpec, queries: Sequence[QuerySpec], lim
         yield Mistake(("calibrate",), rule, absent=(("calibrate", "limits"), ("budget",)))
 
 
+def _programme_mistakes(draft: AllocationSpec) -> Iterator[Mistake]:
+    for i, kind in enumerate(draft.kinds):
+        if getattr(kind, "calibrate", None) != BY_PLAN or not CATALOGUE[dict(kind)["kind"]].additive:
+            yield Mistake(("calibrate", "kinds", i), f"must be additive noise with calibrate: {BY_PLAN}")
+    for key, stated in (("kinds", bool(draft.kinds)), ("derive", draft.derive)):
+        if stated and not (draft.minimise == UNUSABLE and draft.reconciled):
+            yield Mistake(("calibrate", key), f"must be left out: it goes with minimise: {UNUSABLE}, reconciled: true")
+
+
 def _wish_mistakes(wish: WishSpec, path: KeyPath, by_sizes: bool) -> Iterator[Mistake]:
     asked = [name for name in ("weight", *WISHES) if getattr(wish, name) is not None]
     if len(asked) > 1:
         yield Mistake(path, f"must have one of weight, {', '.join(WISHES)}, not {' and '.join(asked)}")
+    if wish.usable is not None and (not by_sizes or wish.within is not None):
+        yield Mistake((*path, "usable"), f"must be left out: it goes with a weight and minimise: {UNUSABLE}")
     if wish.quantile is not None and wish.relative_error is None:
         yield Mistake((*path, "quantile"), "must be left out: it goes with relative_error")
     if wish.within is None and wish.share is not None:

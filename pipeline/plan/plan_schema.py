@@ -290,8 +290,8 @@ else:
     )
 
 
-class QuerySpec(_Statistics):
-    """One table."""
+class DerivedSpec(_Statistics):
+    """A table that is published but not measured: `prdp reconcile` makes it of the queries' tables."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
     by: Annotated[list[str], Field(min_length=1, max_length=MOST_LEVELS)]
@@ -299,13 +299,18 @@ class QuerySpec(_Statistics):
     title: Line | None = None
     about: Prose | None = None
     unit: Line | None = None
-    mechanism: OneOrParts
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
         """The statistics that the query names, of which there must be one."""
         named = {kind: getattr(self, kind) for kind in STATISTICS}
         return tuple(statistic_of({kind: value}) for kind, value in named.items() if value is not None)
+
+
+class QuerySpec(DerivedSpec):
+    """One table."""
+
+    mechanism: OneOrParts
 
     @property
     def mechanisms(self) -> list[tuple[str | None, Spec]]:
@@ -340,9 +345,13 @@ class LimitSpec(Spec):
 
 
 class WishSpec(Spec):
-    """What is wanted of one table: a weight of its squared errors, or an accuracy, in the measure's unit."""
+    """What is wanted of one table: a weight of its squared errors, or an accuracy, in the measure's unit.
+
+    `usable`: the share of its cells that are to be usable at least, beside a weight.
+    """
 
     weight: Positive | None = None
+    usable: Share | None = None
     standard_error: Positive | None = None
     mean_absolute_error: Positive | None = None
     relative_error: Positive | None = None
@@ -360,11 +369,14 @@ class AllocationSpec(Spec):
 
     `years`: the plan's tables are released so many times within the limits. `reconciled`: errors of weighted tables
     are those after `prdp reconcile`. `within`: of which errors a cell is unusable, as a share of its total.
+    `kinds`: of noise, of which each table takes the best. `derive`: tables that others tell need not be measured.
     """
 
     minimise: ErrorName | Literal["unusable"] = "standard_error"
     within: Share | None = None
     reconciled: bool = False
+    kinds: list[MechanismSpec] = Field(default=[])
+    derive: bool = False
     limits: list[LimitSpec] = Field(default=[])
     years: Years = Fraction(1)
     queries: dict[Name, WishSpec] = Field(default={})
@@ -392,6 +404,7 @@ class PlanSpec(Spec):
     calibrate: AllocationSpec | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = Field(default=[])
+    derived: list[DerivedSpec] = Field(default=[])
     variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
 
 

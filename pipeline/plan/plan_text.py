@@ -111,9 +111,34 @@ _Dumper.add_representer(
 )
 
 
-def written(data: dict[str, Any]) -> str:
-    """Return the text of a plan that reads as `data`, plain data, its keys in their order."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+HASH = "# "
+WIDTH = 110  # of lines
+
+
+def written(data: dict[str, Any], notes: Mapping[str, Sequence[Sequence[str]]] | None = None) -> str:
+    """Return the text of a plan that reads as `data`, plain data, its keys in their order.
+
+    `notes`: by the name of a list, lines of comment before each of its items, which then have a line each.
+    """
+    if notes is None:
+        return _dumped(data, None, WIDTH)
+    return "".join(
+        f"{key}:\n" + "".join(map(_noted, value, notes[key]))
+        if key in notes
+        else _dumped({key: value}, None if isinstance(value, dict | list) else False, WIDTH)
+        for key, value in data.items()
+    )
+
+
+def _noted(item: Any, notes: Sequence[str]) -> str:
+    return "".join(f"  {HASH}{note}\n" for note in notes) + f"  - {_dumped(item, True, LARGEST_TEXT)}"
+
+
+def _dumped(data: Any, flow: bool | None, width: int) -> str:
+    text: str = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, default_flow_style=flow, allow_unicode=True, width=width
+    )
+    return text
 
 
 @dataclass(frozen=True)
@@ -224,8 +249,6 @@ def parsed(text: str, path: Path) -> PlanText:
 
 
 # Changes in the text of a plan that leave everything else as its author wrote it: comments, order and layout.
-
-HASH = "# "
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,16 @@ out that have no listed code in a key.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from pipeline.base.errors import PlanError
 from pipeline.base.plain import plain_json
 from pipeline.plan.cells import Base, QueryCells
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import Domain, rank
 from pipeline.plan.model import Plan, Query
 from pipeline.storage.staging import STRUCTURE
 from udfs.mechanisms.base import Mechanism
@@ -38,6 +38,18 @@ class TableFacts:
     split: str | None
     parts: Mapping[str | None, tuple[str, ...]]
 
+    @classmethod
+    def derived(
+        cls, name: str, statistic: Statistic, by: tuple[str, ...], where: Mapping[str, tuple[str, ...]]
+    ) -> "TableFacts":
+        """Return what a table shows that has no noise of its own: one part."""
+        return cls(name, statistic, by, where, None, {None: ()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what it shows as JSON, without its parts."""
+        shown = {"name": self.name, "statistic": self.statistic.to_json()}
+        return shown | {"by": self.by, "where": dict(self.where)}
+
     def keys(self, domain: Domain) -> frozenset[str]:
         """Return the keys in whose lists a record must have a code to be in the table: those used, of everyone's none.
 
@@ -51,16 +63,24 @@ class TableFacts:
         """Return its public cells."""
         return domain.query_cells(self.by, self.where)
 
+    def shows_what(self, other: "TableFacts") -> bool:
+        """Whether another table shows the same figures, be its keys in another order."""
+        return (self.statistic, {*self.by}, dict(self.where)) == (other.statistic, {*other.by}, dict(other.where))
+
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The public facts of a release: its dataset, measures (by name: column, type, step), domain and tables."""
+    """The public facts of a release: its dataset, measures (by name: column, type, step), domain and tables.
+
+    `derived`: tables that it publishes but does not measure: `prdp reconcile` makes them.
+    """
 
     dataset: str
     measures: Mapping[str, Mapping[str, Any]]
     domain: Domain
     interval: Fraction
     tables: Mapping[str, TableFacts]
+    derived: Mapping[str, TableFacts] = field(default_factory=dict)
 
     @classmethod
     def of(cls, plan: Plan) -> "Structure":
@@ -81,6 +101,7 @@ class Structure:
                 )
                 for query in plan.queries
             },
+            {each.name: TableFacts.derived(each.name, each.statistic, each.by, each.where) for each in plan.derived},
         )
 
     @classmethod
@@ -91,8 +112,9 @@ class Structure:
             steps = {name: exact(measure["step"]) for name, measure in read["measures"].items()}
             domain = Domain.from_json(read["domain"], steps)
             tables = {each["name"]: _table(each) for each in read["tables"]}
-            structure = cls(str(read["dataset"]), read["measures"], domain, exact(read["interval"]), tables)
-            for table in tables.values():
+            derived = {each["name"]: _table(each) for each in read.get("derived", ())}
+            structure = cls(str(read["dataset"]), read["measures"], domain, exact(read["interval"]), tables, derived)
+            for table in (*tables.values(), *derived.values()):
                 table.cells(domain)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError, PlanError):
             raise PlanError(f"{file}: is no structure of a release as prdp writes it") from None
@@ -106,26 +128,43 @@ class Structure:
             "interval": as_json(self.interval),
             "domain": self.domain.to_json(),
             "tables": [
-                {
-                    "name": each.name,
-                    "statistic": each.statistic.to_json(),
-                    "by": each.by,
-                    "where": dict(each.where),
-                    "split": each.split,
-                    "parts": [{"part": part, "codes": codes} for part, codes in each.parts.items()],
-                }
+                each.to_json()
+                | {"split": each.split, "parts": [{"part": part, "codes": codes} for part, codes in each.parts.items()]}
                 for each in self.tables.values()
             ],
-        }
+        } | ({"derived": [each.to_json() for each in self.derived.values()]} if self.derived else {})
         return json.dumps(facts, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _table(facts: Mapping[str, Any]) -> TableFacts:
     where = {level: tuple(codes) for level, codes in facts["where"].items()}
-    parts = {each["part"]: tuple(each["codes"]) for each in facts["parts"]}
-    return TableFacts(
-        str(facts["name"]), statistic_of(facts["statistic"]), tuple(facts["by"]), where, facts["split"], parts
-    )
+    shown = str(facts["name"]), statistic_of(facts["statistic"]), tuple(facts["by"]), where
+    if "parts" not in facts:
+        return TableFacts.derived(*shown)
+    return TableFacts(*shown, facts["split"], {each["part"]: tuple(each["codes"]) for each in facts["parts"]})
+
+
+def closing(domain: Domain, keys: Collection[str]) -> str:
+    """Return what makes tables that use these keys leave nobody out, in words; each of them leaves somebody out."""
+    open_lists = sorted(key for key in keys if not domain.keys[key].has_other)
+    optional = sorted(key for key in keys if domain.keys[key].optional)
+    others = ", ".join(sorted({*domain.other, *open_lists}, key=rank))
+    texts = [f"add other: [{others}] to the plan's domain"] if open_lists else []
+    texts += [f"a record without a code of {key}, which is optional, is in no cell, nor in `other`" for key in optional]
+    return "; ".join(texts)
+
+
+# Tables that a plan derives: each must be made of unions of a measured table's cells.
+
+
+def unweighted(mechanisms: Iterable[Mechanism]) -> str | None:
+    """Return why a table of these mechanisms can carry no weight in estimates, in words; None where it can."""
+    for mechanism in mechanisms:
+        if mechanism.estimator == "median":
+            return "its estimates are median-unbiased: weighted means of them are biased"
+        if mechanism.variance(0.0) == inf:
+            return "its noise has no variance"
+    return None
 
 
 # How large a release is, by public facts alone: its cells, and the sums from which they are made.

@@ -26,7 +26,7 @@ from pipeline.base.plain import mechanism_text, reference_text
 from pipeline.engines.writers import FORMATS, PARQUET
 from pipeline.plan.code_lists import CONF, vintage_of
 from pipeline.plan.domain import Domain
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import Structure
 from pipeline.plan.total_policy import located, policy_of, total_loss
 from pipeline.publication.policy_document import public_policy
@@ -74,21 +74,15 @@ ODDITIES = (
     NOT_ADDING,
     SUMS,
 )
-OF_MEANS = (
-    "A figure of a log or root mechanism with estimator mean, or of groupwise_log, is unbiased, while its interval is "
-    "centred on the median: small figures can lie outside their own interval."
-)
-OF_MEDIANS = (
-    "A figure with estimator median is as often too high as too low, and not right on average: sums made from such "
-    "figures are biased."
-)
-OF_INFINITE = (
-    "A standard error of inf is no mistake: the noise of that table has tails too heavy for one. Its intervals hold."
-)
+OF_MEANS = "Where noise grows with the figure, small figures that are right on average can lie outside their interval."
+OF_MEDIANS = "Some tables' figures are as often too high as too low, but not right on average: do not add them up."
+OF_INFINITE = "A standard error of inf is no mistake: noise of such heavy tails has none. Its intervals hold."
 OF_OTHER = (
     "The code other stands for all codes that the plan's lists do not name: its establishments are in no row of their "
     "own sector or state, only in the nation's and in tables without that key."
 )
+
+MADE_LATER = "none: made by prdp reconcile of the measured tables"  # in place of a derived table's noise
 
 MEANINGS = {name: what for names, what in COLUMNS for name in names.split(", ")}
 PROMISE = (
@@ -133,23 +127,27 @@ class Description:
         """What the site says beside figures, as JSON; losses are upper bounds."""
         plan, unit = self.plan, "record" if self.plan.dataset.owner is None else "firm"
         texts = {"title": _words(plan.release), "about": None, "contact": None} | plan.texts.stated()
-        used = {level for query in plan.queries for level in query.by}
+        used = {level for table in plan.published for level in table.by}
         used |= {coarse for level in used for coarse in coarser(plan.domain, level)}
         names = {level: code_names(plan.domain, level) for level in sorted(used)}
-        return texts | {
-            "release": plan.release,
-            "supersedes": plan.supersedes,
-            "plan_digest": plan.digest,
-            "dataset": plan.dataset.name,
-            "unit": unit,
-            "interval": self.policy["interval"],
-            "promise": [text.format(unit=unit, units=f"{unit}s") for text in PROMISE],
-            "guarantee": self.policy["guarantee"],
-            "losses": list(_losses(plan, self.losses)),
-            "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
-            "levels": {level: {"label": _label(level), "names": of_level} for level, of_level in names.items()},
-            "tables": [_table(plan, query) for query in plan.queries],
-        }
+        return (
+            texts
+            | {
+                "release": plan.release,
+                "supersedes": plan.supersedes,
+                "plan_digest": plan.digest,
+                "dataset": plan.dataset.name,
+                "unit": unit,
+                "interval": self.policy["interval"],
+                "promise": [text.format(unit=unit, units=f"{unit}s") for text in PROMISE],
+                "guarantee": self.policy["guarantee"],
+                "losses": list(_losses(plan, self.losses)),
+                "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
+                "levels": {level: {"label": _label(level), "names": of_level} for level, of_level in names.items()},
+                "tables": [_table(plan, query) for query in plan.queries],
+            }
+            | ({"derived": [_shown(plan, table) for table in plan.derived]} if plan.derived else {})
+        )
 
     def notes(self, table: str) -> dict[str, str]:
         """Return what the Parquet files of a table say of it, by key, as `file_notes`."""
@@ -168,6 +166,11 @@ class Description:
             for kind in formats
         ]
         package = _package(self.facts, resources, [path.split("/")[1][:-4] for path in lists])
+        if self.plan.derived:
+            noise = {"mechanisms": [MADE_LATER]}
+            package["derived"] = [
+                _resource(self.facts, about | noise, PARQUET.name, {}) for about in self.facts["derived"]
+            ]
         (attempt / PACKAGE).write(readable_json(package, 1).encode())
         return {PACKAGE, *lists}
 
@@ -211,23 +214,38 @@ def _losses(plan: Plan, policy: PolicySum) -> Iterator[dict[str, Any]]:
 
 
 def _table(plan: Plan, query: Query) -> dict[str, Any]:
-    cells = plan.domain.query_cells(query.by, query.where)
-    unit = "records" if query.statistic.counts else _words(str(query.statistic.measure)).lower()
-    where = "; ".join(f"{_label(level)}: {', '.join(codes)}" for level, codes in query.where.items())
-    texts = {"title": _title(query), "about": None, "unit": unit} | query.texts.stated()
+    return _shown(plan, query) | {
+        "mechanisms": mechanisms_of(query),
+        "additive": all(each.additive for each in query.mechanisms),
+        "nonnegative": _nonnegative(plan, query),
+        "sums": _sums(plan, query),
+    }
+
+
+def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:
+    """Return what a table shows, measured or not."""
+    unit = "records" if table.statistic.counts else _words(str(table.statistic.measure)).lower()
+    where = "; ".join(f"{_label(level)}: {', '.join(codes)}" for level, codes in table.where.items())
+    texts = {"title": _title(table), "about": None, "unit": unit} | table.texts.stated()
     return (
-        {"name": query.name}
+        {"name": table.name}
         | texts
         | {
-            "statistic": query.statistic.label,
-            "by": list(query.by),
+            "statistic": table.statistic.label,
+            "by": list(table.by),
             "where": where or None,
-            "cells": cells.size,
-            "mechanisms": mechanisms_of(query),
-            "additive": all(each.additive for each in query.mechanisms),
-            "sums": _sums(plan, query),
+            "cells": plan.domain.query_cells(table.by, table.where).size,
         }
     )
+
+
+def _nonnegative(plan: Plan, query: Query) -> bool:
+    """Return whether the contract of records keeps totals from being negative: by a class, or a mechanism."""
+    measures = set(query.statistic.measures)
+    classed = any(each.classes is not None and each.classes.measure in measures for each in plan.domain.dimensions)
+    alike = (each for each in plan.queries if measures & set(each.statistic.measures))
+    refused = any(m.needs_nonnegative for each in alike if each.statistic.can_be_negative for m in each.mechanisms)
+    return classed or refused or not query.statistic.can_be_negative
 
 
 def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
@@ -241,7 +259,7 @@ def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
     return {"multiplier": multiplier(float(1 - plan.interval), law), "half_step": float(query.mechanisms[0].step) / 2}
 
 
-def _title(query: Query) -> str:
+def _title(query: Query | DerivedTable) -> str:
     what = "Number of records" if query.statistic.counts else _words(query.statistic.label.removeprefix("sum of "))
     keys = [_label(level) for level in query.by]
     keys = [each if "NAICS" in each and each.startswith("NAICS") else each[0].lower() + each[1:] for each in keys]
@@ -374,7 +392,7 @@ def _code_list(level: str, label: str) -> Facts:
 
 def _code_lists(structure: Structure, facts: Facts) -> Iterator[tuple[str, str]]:
     """Yield path and text of the list of each level by which there is a table: all its codes, with their names."""
-    for level in sorted({level for about in facts["tables"] for level in about["by"]}):
+    for level in sorted({level for about in (*facts["tables"], *facts.get("derived", ())) for level in about["by"]}):
         names, text = facts["levels"][level]["names"], io.StringIO()
         rows = csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n")
         rows.writerow(("code", "name"))

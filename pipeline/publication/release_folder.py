@@ -27,6 +27,7 @@ from pipeline.storage.paths import input_lines
 from pipeline.storage.staging import STRUCTURE, safe_name
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.arrays import Floats
+from udfs.numbers.exact import exact
 
 
 def published_part(folder: Location, file: File, coded: Sequence[str] = ()) -> pq.ParquetFile:
@@ -122,7 +123,7 @@ def description_of(manifest: Manifest) -> tuple[dict[str, Any] | None, dict[str,
 def _require_package(package: dict[str, Any]) -> None:
     """Touch what readers take from a datapackage.json; KeyError or TypeError where it lacks that."""
     texts = [package[key] for key in ("release", "plan_digest", "title")]
-    for resource in package["resources"]:
+    for resource in (*package["resources"], *package.get("derived", ())):
         tells = ("name",) if str(resource["name"]).startswith(CODES) else ("name", "description")
         texts += [resource[key] for key in tells] + list(resource["schema"]["primaryKey"])
         texts += [field["name"] for field in resource["schema"]["fields"]]
@@ -233,15 +234,14 @@ def _rows(first: pq.ParquetFile, others: Iterator[pq.ParquetFile]) -> Iterator[p
 # Released tables as a product reads them: verified, in key order, piece by piece, side by side by their position.
 
 VALUE, ERROR = "value", "standard_error"
-PUBLISHED = ("published", "published_error")  # of a reconciled table, the released value and its standard error
+PUBLISHED, DISPLAY = "published", "display"  # of a reconciled table: the released value; whole numbers that add up
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A table of a verified release: `levels` are its keys, the first one outermost in its order of rows.
+    """A table of a verified folder: `levels` are its keys, the first one outermost in its order of rows.
 
-    `query`: what policy.json says of it. `reconciled`: a verified folder of reconciled tables, and the table's file
-    there; where there is one, values and standard errors are those estimates, and the released ones stand beside them.
+    `query`: what policy.json says of it. `interval`: how often its intervals hold.
     """
 
     name: str
@@ -250,7 +250,7 @@ class Source:
     rows: int
     levels: tuple[str, ...]
     query: Mapping[str, Any]
-    reconciled: tuple[Location, File] | None = None
+    interval: float = 0.95
 
     @property
     def additive(self) -> bool:
@@ -259,28 +259,9 @@ class Source:
         return all(CATALOGUE[part["mechanism"]["kind"]].additive for part in parts)
 
     def pieces(self, figures: Sequence[str] = (VALUE, ERROR)) -> Iterator[pa.Table]:
-        """Yield keys, as dictionaries, and figures, in key order; where it is reconciled, both figures and PUBLISHED.
-
-        Raises PlanError where the reconciled table has other cells.
-        """
-        if self.reconciled is None:
-            yield from self._read(self.folder, self.files, figures)
-            return
-        folder, file = self.reconciled
-        estimates = Reader(self._read(folder, [file]))
-        for piece in self._read(self.folder, self.files):
-            estimate = estimates.take(len(piece))
-            if not same_keys(piece, estimate, self.levels):
-                raise PlanError(f"{folder}: the cells of the table {self.name} are not those of the release")
-            for name, published in zip((VALUE, ERROR), PUBLISHED, strict=True):
-                estimate = estimate.append_column(published, piece.column(name))
-            yield estimate
-
-    def _read(
-        self, folder: Location, files: Iterable[File], figures: Sequence[str] = (VALUE, ERROR)
-    ) -> Iterator[pa.Table]:
-        for file in files:
-            part = published_part(folder, file, self.levels)
+        """Yield keys, as dictionaries, and figures, in key order."""
+        for file in self.files:
+            part = published_part(self.folder, file, self.levels)
             columns = [*self.levels, *figures]
             if not part.num_row_groups:
                 yield part.read(columns)
@@ -322,24 +303,18 @@ def released(manifests: Sequence[Manifest]) -> tuple[dict[str, Source], list[dic
     for manifest in manifests:
         folder = manifest.folder
         with as_written(folder / manifest.home / "policy.json"):
-            queries = {query["name"]: query for query in json_in(manifest, "policy.json")["queries"]}
+            policy = json_in(manifest, "policy.json")
+            interval = float(exact(policy["interval"]))
+            queries = {query["name"]: query for query in policy["queries"]}
             levels = {table["query"]: tuple(queries[table["query"]]["by"]) for table in manifest["tables"]}
         for table in manifest["tables"]:
             name, query = table["query"], queries[table["query"]]
             if name in sources:
                 raise PlanError(f"{folder} and {sources[name].folder}: both releases have a table {name}: give one")
             parts = tuple(file for file in table["files"] if file["path"].endswith(".parquet"))
-            sources[name] = Source(name, folder, parts, table["rows"], levels[name], query)
+            sources[name] = Source(name, folder, parts, table["rows"], levels[name], query, interval)
     names = ("release", "attempt", "date", "plan_digest")
     return sources, [{key: of[key] for key in names} | {"manifest_sha256": of.sha256} for of in manifests]
-
-
-def needed(sources: Mapping[str, Source], values: Mapping[str, str], file: str) -> dict[str, Source]:
-    """Return, by measure, the tables of a file of the product; PlanError names those that no release has."""
-    lacking = sorted({table for table in values.values() if table not in sources})
-    if lacking:
-        raise PlanError(f"{file}: no release has the table{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
-    return {measure: sources[table] for measure, table in values.items()}
 
 
 def names_of(lists: Iterable[str], texts: Mapping[str, str]) -> dict[str, str]:

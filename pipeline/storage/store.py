@@ -139,7 +139,7 @@ class StorePath(Location):
         data = b"".join(parts)
         with self._opened() as (store, path):
             for _ in range(TRIES):
-                with store.open_output_stream(path) as file:
+                with store.open_output_stream(path, compression=None) as file:
                     file.write(data)
                 if store.get_file_info(path).size == len(data):
                     return
@@ -150,7 +150,7 @@ class StorePath(Location):
 
     @contextmanager
     def writing(self) -> Iterator[Any]:
-        with self._opened() as (store, path), store.open_output_stream(path) as file:
+        with self._opened() as (store, path), store.open_output_stream(path, compression=None) as file:
             yield file
 
     def create(self, data: bytes, writer: str, *, private: bool = False) -> bool:

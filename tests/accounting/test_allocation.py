@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
-from pipeline.accounting.lattice import Lattice
+from pipeline.accounting.lattice import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.search import decimal
 from pipeline.accounting.targets import CalibrationError, Target, missed
@@ -101,7 +101,8 @@ def test_disjoint_tables_share_a_limit_that_each_may_use_up() -> None:
 def nested(parts: tuple[int, int]) -> Lattice:
     """Three nested tables, the finest first, whose cells have these numbers of parts."""
     few, many = parts
-    return Lattice(np.array([1.0, many, few * many]), np.triu(np.ones((3, 3), dtype=bool)), (2, 1, 0), (0, 1, 2))
+    tables = [LatticeTable.of(e, {i: 1.0}) for i, e in enumerate((2, 1, 0))]
+    return Lattice(np.array([1.0, many, few * many]), np.triu(np.ones((3, 3), dtype=bool)), tables)
 
 
 @pytest.mark.parametrize("parts", [(3, 4), (1, 5), (2, 1)])

@@ -11,7 +11,7 @@ from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference
 from pipeline.plan.total_policy import located, parse_at, policy_of
 from tests.support.firms import COARSE, loaded
-from tests.support.kinds import STAIRS
+from tests.support.kinds import REGISTRY
 from udfs.losses.atoms import Response
 from udfs.losses.distribution import Bounds, bounds_of
 from udfs.mechanisms.base import Mechanism
@@ -25,21 +25,7 @@ GAUSSIAN = build({"kind": "gaussian", "sigma": 4}, ONE)
 WIDER = build({"kind": "gaussian", "sigma": 7}, ONE)
 LAPLACE = build({"kind": "laplace", "sigma": 3}, ONE)
 WIDE = build({"kind": "laplace", "sigma": 2**50}, ONE)
-KINDS = [
-    GAUSSIAN,
-    LAPLACE,
-    build({"kind": "symmetric_stable", "alpha": Fraction("1.5"), "gamma": 20}, ONE),
-    build({"kind": "laplace", "sigma": 3, "lattice": "fine"}, ONE),
-    build({"kind": "generalized_gaussian", "p": Fraction(1, 2), "sigma": 3}, ONE),
-    build({"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20}, ONE),
-    build({"kind": "root", "k": 4, "a": 1, "sigma": 1}, ONE),
-    build({"kind": "root", "k": 1, "a": 1, "sigma": 4}, ONE),
-    build({"kind": "log", "a": 10, "sigma": 0.3, "noise": "laplace"}, ONE),
-    build({"kind": "unit_splitting", "threshold": 2, "rho": 0.1}, ONE),
-    build({"kind": "groupwise_log", "a": 3, "sigma": 0.5}, ONE),
-    build({"kind": "groupwise_noisy", "r": 0.1, "sigma": 5}, ONE),
-    build({"kind": "designed", "weights": STAIRS}, ONE),
-]
+KINDS = [build({"kind": kind, **spec}, ONE) for kind, known in REGISTRY.items() for spec in known.published.values()]
 
 
 def sum_of(*mechanisms: Mechanism, query_sets: tuple[QuerySet, ...] | None = None) -> PolicySum:

@@ -84,6 +84,13 @@ def test_one_line_names_the_new_call_unless_quiet(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
+def test_options_that_did_nothing_by_an_old_name_still_do_nothing() -> None:
+    call = "evaluate --engine dask --suppression plan.yaml --workers=2 --master local[1] --scheduler a:1 --seed 3"
+    assert renewed(call.split())[0] == ["study", "suppression", "plan.yaml", "--seed", "3"]
+    health = "ledger health --operator somebody --longest 2 --operator=another"
+    assert renewed(health.split())[0] == ["doctor", "--ledger-only", "--longest", "2"]
+
+
 def test_a_call_of_now_is_left_as_it_is() -> None:
     for call in (["calibrate", "--kind", "laplace", "--epsilon", "1", "--at", "10"], ["ledger", "show"], []):
         assert renewed(call) == (call, None)

@@ -1,7 +1,9 @@
 """Other cells: totals against a groupby in which codes beyond the domain's lists are mapped, and what they may lose."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,12 @@ from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError
 from pipeline.engines.totals import layout_of, totals_of
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
+from pipeline.plan.structure import Structure, closing
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
 from pipeline.planning.explain.explanation import explain
 from pipeline.publication.description import OF_OTHER as OF_OTHER_CODES
 from pipeline.publication.description import oddities
+from tests.support.many_keys import ALL, CBSA, EDGES, GROUP, KEYS, write
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.records.decoding import OUTSIDE, SumSpec
@@ -223,3 +227,103 @@ def test_with_both_declared_no_record_is_left_out(tmp_path: Path) -> None:
     whole = sum(table.column("employment").to_pylist())
     assert found(table, plan, 4) == {("US",): whole}
     assert sum(found(table, plan, 0).values()) == whole
+
+
+# --- one group of tables: where every list has `other`, each record lies in one cell of each table
+
+LEVELS_OF = {**KEYS, "band": []}
+CLOSED = {
+    "naics": "naics.csv",
+    "county": {"list": "counties.csv", "levels": ["cbsa"]},
+    "form": {"list": "forms.csv", "levels": ["group"]},
+    "zip": "zips.csv",
+    "size": {"of": "employment", "classes": EDGES["size"][1]},
+    "other": ["naics", "county", "form", "zip"],
+}
+CODES = (["311111", "722511", "999999"], ["01001", "01003", "56045"], ["C", "P", "X"], ["00501", "99999"], [0, 7, 80])
+
+
+def every_table() -> list[tuple[str, ...]]:
+    """All choices of at most one level of each key."""
+    chosen = product(*([None, *levels] for key, levels in LEVELS_OF.items() if levels))
+    return [by for levels in chosen if (by := tuple(level for level in levels if level))]
+
+
+def closed_plan(folder: Path, **domain: Any) -> Plan:
+    queries = [
+        {"name": f"q{i}", "count": "records", "by": list(by), "mechanism": GAUSSIAN}
+        for i, by in enumerate(every_table())
+    ]
+    place = write(folder, ALL[:-1], queries, domain=CLOSED | domain)
+    return load_plan(place.plan)
+
+
+def where(level: str, row: Sequence[Any]) -> str:
+    """The code of a record at a level, "" where a list has none for it: written down by hand."""
+    naics, county, form, zip_code, employees = row
+    listed = {"naics": naics != "999999", "county": county != "56045", "form": form != "X", "zip": zip_code != "99999"}
+    of_key = {
+        "naics": {"naics2": {"31": "31-33"}.get(naics[:2], naics[:2]), "naics3": naics[:3], "naics6": naics},
+        "county": {"nation": "US", "state": county[:2], "county": county, "cbsa": CBSA.get(county, "")},
+        "form": {"form": form, "group": GROUP.get(form, "")},
+        "zip": {"zip": zip_code},
+    }
+    if level == "size":
+        return {0: "0-4", 7: "5-9", 80: "50+"}[employees]
+    key = next(key for key, codes in of_key.items() if level in codes)
+    return of_key[key][level] if listed[key] or level == "nation" else "other"
+
+
+def counted(plan: Plan) -> list[dict[tuple[str, ...], int]]:
+    """Return the records of each cell of each table, one record of each combination of codes being there."""
+    rows = list(product(*CODES))
+    naics, county, form, zips, employees = zip(*rows, strict=True)
+    table = {"id": [f"E{i}" for i in range(len(rows))], "naics": naics, "county": county, "lfo": form, "zip": zips}
+    sums = sum_batches(
+        pa.table(table | {"emp": employees, "pay": [0.5] * len(rows)}).to_batches(), layout_of(plan).spec
+    )
+    layout = layout_of(plan)
+    counts = []
+    for of_table, totals in zip(layout.tables, totals_of(layout, sums), strict=True):
+        keys = [[codes[i] for i in places] for codes, places in of_table.cells.keys(0, of_table.cells.size).values()]
+        counts.append({key: int(n) for key, n in zip(zip(*keys, strict=True), totals, strict=True) if n})
+    return counts
+
+
+def test_where_every_list_has_other_each_record_is_in_one_cell_of_each_table(tmp_path: Path) -> None:
+    """Every combination of listed and unlisted codes, in all tables that there are; but for holes of a public list."""
+    plan = closed_plan(tmp_path)
+    assert {table.keys(plan.domain) for table in Structure.of(plan).tables.values()} == {frozenset()}
+    holes = 0
+    for by, counts in zip(every_table(), counted(plan), strict=True):
+        cells = Counter(tuple(where(level, row) for level in by) for row in product(*CODES))
+        assert counts == {cell: n for cell, n in cells.items() if "" not in cell}
+        holes += sum(n for cell, n in cells.items() if "" in cell)
+        assert sum(counts.values()) == 162 or {"cbsa", "group"} & {*by}
+    assert holes
+
+
+@pytest.mark.parametrize(
+    ("domain", "keys"),
+    [
+        ({"other": ["naics", "county", "form"]}, {"zip"}),
+        ({"zip": {"list": "zips.csv", "optional": True}}, {"zip"}),
+        ({"other": ["form", "zip"]}, {"naics", "county"}),
+    ],
+)
+def test_without_other_tables_leave_records_out_and_what_cures_it_is_named(
+    tmp_path: Path, domain: dict[str, Any], keys: set[str]
+) -> None:
+    """Broken twins: the groups are those by which tables lose records."""
+    plan = closed_plan(tmp_path, **domain)
+    tables = Structure.of(plan).tables.values()
+    assert frozenset.union(*(table.keys(plan.domain) for table in tables)) == keys
+    if "other" in domain:
+        lost = [162 - sum(counts.values()) for counts in counted(plan)]
+        kept = [n for n, by in zip(lost, every_table(), strict=True) if not {"cbsa", "group"} & {*by}]
+        facts = [table for table, by in zip(tables, every_table(), strict=True) if not {"cbsa", "group"} & {*by}]
+        assert [n > 0 for n in kept] == [bool(table.keys(plan.domain)) for table in facts]
+        assert closing(plan.domain, keys) == "add other: [naics, county, form, zip] to the plan's domain"
+    else:
+        cure = "a record without a code of zip, which is optional, is in no cell, nor in `other`"
+        assert closing(plan.domain, keys) == cure

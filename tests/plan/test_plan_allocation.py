@@ -178,7 +178,7 @@ def test_tables_of_other_records_do_not_nest(folder: Path) -> None:
     budget = [{"at": {"employment": 10, "payroll": 50}, "rho": 1}]
     path = write(folder, ("naics", "county", "size"), queries, calibrate={"reconciled": True}, budget=budget).plan
     problem = allocation_of(*draft_of(read_text(path), path)).problem
-    assert [each.members for each in problem.lattices] == [(0, 5), (1, 2), (3, 4)]
+    assert [each.numbers for each in problem.lattices] == [[0, 5], [1, 2], [3, 4]]
     gained = [each.reconciled([1.0, 1.0]) for each in problem.lattices]
     assert gained[0].max() < 1
     assert np.stack(gained[1:]) == pytest.approx(np.ones((2, 2)))

@@ -47,7 +47,7 @@ CASES = [
     ("release: cbp-2023-county", "release:", "release: must be text"),
     ("release: cbp-2023-county\n", "", "release: missing key"),
     ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name an earlier release"),
-    ("name: payroll\n", "name: employment\n", "queries[2].name: another query has this name"),
+    ("name: payroll\n", "name: employment\n", "queries[2].name: another table has this name"),
     # unknown and missing keys
     ("release: ", "relase: ", "relase: unknown key; nearest known key: release"),
     (
@@ -285,6 +285,77 @@ def test_all_mistakes_in_the_shape_then_all_in_the_meaning_come_out_in_the_order
     both = edited(PLAN, (MEANING[0], MEANING[3], *SHAPE))
     for text, edits in ((both, SHAPE), (edited(PLAN, MEANING), MEANING)):
         assert lines(folder, text) == [f"plan.yaml: {expected}" for _, _, expected in edits]
+
+
+@pytest.mark.parametrize(
+    ("derived", "expected"),
+    [
+        ("{name: a, count: records, by: [naics4]}", None),
+        ("{name: a, count: records, by: [naics2, state], where: {state: ['01']}}", None),
+        ("{name: employment, count: records, by: [naics4]}", "[0].name: another table has this name"),
+        ("{name: a.csv, count: records, by: [naics4]}", "[0].name: must not end in .csv, the ending of a table's"),
+        ("{name: a, by: [naics4]}", "[a]: must have either sum (a measure) or count: records"),
+        ("{name: a, sum: pay, by: [naics4]}", "[a].sum: unknown measure; nearest known measure: payroll"),
+        (
+            "{name: a, count: records, by: [naics5]}",
+            "[a].by[0]: naics5 is finer than the domain, whose finest level is",
+        ),
+        (
+            "{name: a, count: records, by: [state], where: {state: ['99']}}",
+            "[a].where.state[0]: the domain has no code",
+        ),
+        ("{name: a, count: records, by: [state], mechanism: {kind: laplace}}", "[a].mechanism: unknown key"),
+        (
+            "{name: a, count: records, by: [county, naics4]}",
+            "[a]: is the very table establishments: leave one of them out",
+        ),
+        (
+            "{name: a, count: records, by: [naics4]}, {name: b, count: records, by: [naics4]}",
+            "[b]: is the very table a: leave one of them out",
+        ),
+        (
+            "{name: a, sum: payroll, by: [state]}",
+            "[a]: no query measures sum of payroll at these cells or finer ones: add one, or leave the table out",
+        ),
+        (
+            "{name: a, sum: employment, by: [naics3]}",  # the query has a filter
+            "[a]: no query measures sum of employment at these cells or finer ones: add one, or leave the table out",
+        ),
+    ],
+)
+def test_a_derived_table_must_be_made_of_measured_ones(folder: Path, derived: str, expected: str | None) -> None:
+    text = PLAN.replace("budget:", f"derived: [{derived}]\nbudget:")
+    if expected is None:
+        (folder / "plan.yaml").write_text(text)
+        assert [table.name for table in load_plan(folder / "plan.yaml").derived] == ["a"]
+        return
+    (line,) = lines(folder, text)
+    assert line.startswith(f"plan.yaml: derived{expected}")
+
+
+def test_a_derived_table_needs_a_query_that_can_be_weighted(folder: Path) -> None:
+    text = PLAN.replace("budget:", "derived: [{name: a, count: records, by: [state]}]\nbudget:")
+    (line,) = lines(folder, text.replace("{kind: gaussian, sigma: 2}", "{kind: symmetric_stable, alpha: 1, gamma: 2}"))
+    assert "derived[a]: no query that measures it can be weighted: establishments: its noise has no variance" in line
+
+
+def test_a_derived_table_of_other_records_is_told_which_keys_to_close(folder: Path) -> None:
+    (folder / "zips.csv").write_text("code\n10001\n90001\n")
+    text = (
+        PLAN.replace("county: county}", "county: county, zip: zip}")
+        .replace("counties.csv, v", "counties.csv, zip: {list: zips.csv, optional: true}, other: [county], v")
+        .replace("[naics4, county]", "[naics4, zip]")
+        .replace("budget:", "derived: [{name: a, count: records, by: [zip]}]\nbudget:")
+    )
+    (line,) = lines(folder, text)
+    close = "derived[a]: establishments measures it of other records: add other: [naics, county] to the plan's domain"
+    assert line == f"plan.yaml: {close}"
+    (line,) = lines(folder, text.replace("by: [zip]}]", "by: [naics2]}]"))
+    assert line == f"plan.yaml: {close.replace('[naics, county]', '[county, zip]')}; " + (
+        "a record without a code of zip, which is optional, is in no cell, nor in `other`"
+    )
+    (folder / "plan.yaml").write_text(text.replace("other: [county]", "other: [naics]"))
+    assert load_plan(folder / "plan.yaml").derived
 
 
 def test_a_mistake_names_the_line_of_its_file_and_its_query(folder: Path) -> None:

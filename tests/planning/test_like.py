@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
@@ -29,6 +30,7 @@ from tests.support.pinned import prdp as command
 
 FOLDER = Path(__file__).parents[2] / "conf" / "economy"
 DOCS = Path(__file__).parents[2] / "docs"
+PLANS = Path(__file__).parents[2] / "conf" / "plans"
 STATES = ("50", "56")  # Vermont and Wyoming
 # The Census Bureau's key of 2011: employment that a letter stands for.
 LEAST = {"A": 0, "B": 20, "C": 100, "E": 250, "F": 500, "G": 1_000, "H": 2_500, "I": 5_000, "J": 10_000, "K": 25_000}
@@ -134,28 +136,35 @@ def test_same_seed_same_bytes_and_a_state_is_the_same_alone(folder: Path, tmp_pa
     assert digest(other / "microdata/part-00001.parquet") != digest(folder / "microdata/part-00001.parquet")
 
 
+def detailed(folder: Path) -> Path:
+    """Return the plan that measures every table, beside the folder's own domain."""
+    return Path(shutil.copy(PLANS / "cbp-detailed.yaml", folder))
+
+
 def test_the_plan_is_the_whole_programme(folder: Path) -> None:
     plan = load_plan(folder / "plan.yaml")
     assert plan.release == "cbp-2011-synthetic"
     levels = {"us": "nation", "st": "state", "co": "county", "msa": "cbsa"}
     industries = ["total", *(f"naics{digits}" for digits in range(2, 7))]
     statistics = ["est", "emp", "qp1", "ap"]
-    asked = {query.name: query.by for query in plan.queries}
+    asked = {query.name: query.by for query in (*plan.queries, *plan.derived)}
     expected = {f"zip_{statistic}_total": {"zip"} for statistic in statistics}
     expected["zip_est_naics2"] = {"zip", "naics2", "size"}
     for (area, level), statistic, industry in product(levels.items(), statistics, industries):
         detail = {"us": {"form", "size"}, "st": {"form", "size"}, "co": {"size"} if statistic == "est" else set()}
         by = {level, industry} - {"total"}
         expected[f"{area}_{statistic}_{industry}"] = by | detail.get(area, set())
-        if area == "st":
-            expected[f"st_{statistic}_{industry}_all"] = by
+        if area in ("us", "st") or (area, statistic) == ("co", "est"):
+            expected[f"{area}_{statistic}_{industry}_all"] = by
     assert {name: set(by) for name, by in asked.items()} == expected
+    few = {name: by for name, by in expected.items() if not name.endswith("_all") or name.startswith("st")}
+    assert {query.name: set(query.by) for query in load_plan(detailed(folder)).queries} == few
 
 
-def test_what_the_plan_costs_is_what_it_states(folder: Path) -> None:
-    plan = load_plan(folder / "plan.yaml")
+def test_what_the_detailed_plan_costs_is_what_it_states(folder: Path) -> None:
+    plan = load_plan(detailed(folder))
     policy = policy_of(plan)
-    table = re.findall(r"^# +([\d,]+)((?: +[\d.]+){6})$", (folder / "plan.yaml").read_text(), re.MULTILINE)
+    table = re.findall(r"^# +([\d,]+)((?: +[\d.]+){6})$", detailed(folder).read_text(), re.MULTILINE)
     assert [int(employees.replace(",", "")) for employees, _ in table] == [10, 100, 10_000]
     for (employees, stated), limit, bound in zip(table, plan.budget, limits_of(plan), strict=True):
         values = limit.at.records[0].values
@@ -172,7 +181,7 @@ def test_what_the_plan_costs_is_what_it_states(folder: Path) -> None:
 
 
 def test_some_of_its_tables_are_released(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = yaml.safe_load((folder / "plan.yaml").read_text())
+    plan = yaml.safe_load(detailed(folder).read_text())
     chosen = ("st_est_total", "st_emp_total_all", "co_ap_total", "msa_est_total", "zip_est_total")
     plan["queries"] = [query for query in plan["queries"] if query["name"] in chosen]
     (folder / "some.yaml").write_text(yaml.safe_dump(plan))
@@ -182,7 +191,7 @@ def test_some_of_its_tables_are_released(folder: Path, tmp_path: Path, monkeypat
     tables = {path.parent.name: pq.read_table(path) for path in (tmp_path / "out").rglob("*.parquet")}
     assert set(tables) == set(chosen)
     areas = pd.read_csv(folder / "domain" / "counties.csv", dtype=str)["cbsa"].dropna()
-    assert tables["msa_est_total"]["cbsa"].to_pylist() == sorted(set(areas))
+    assert tables["msa_est_total"]["cbsa"].to_pylist() == [*sorted(set(areas)), "other"]
     assert sum(tables["zip_est_total"]["value"].to_pylist()) == pytest.approx(41_519, abs=6 * 4 * 123**0.5)
 
 
@@ -273,7 +282,7 @@ def test_what_is_withheld_today() -> None:
 
 @pytest.fixture(scope="module")
 def beside(folder: Path) -> dict[str, Any]:
-    return prdp.beside_today("cbp-2011", folder / "plan.yaml")
+    return prdp.beside_today("cbp-2011", detailed(folder))
 
 
 @cache
@@ -323,7 +332,7 @@ def test_errors_beside_today_are_those_of_the_noise(beside: dict[str, Any]) -> N
 def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prdp.plans.load_plan", lambda path, set: path)
     monkeypatch.setattr("prdp.studies.beside_today", lambda figures, plan: beside)
-    code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "plan.yaml")
+    code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "cbp-detailed.yaml")
     page = (DOCS / "economy" / "figures.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80
     assert (code, page.split("<!-- beside today -->\n")[1].split("<!-- end -->")[0]) == (0, f"```\n{text}```\n")

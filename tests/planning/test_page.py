@@ -18,9 +18,10 @@ from pipeline.planning.study.sized_cells import EDGES, SizedCells
 from pipeline.planning.study.trial_page import trial_page
 from pipeline.planning.study.trial_scales import families_of, read
 from tests.support.devtools import evaluated
+from tests.support.kinds import REGISTRY
 from tests.support.world import write_world
 from udfs.losses.tight import tight_loss
-from udfs.mechanisms.catalogue import build
+from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.exact import bound_text
 
 THREE_DIGITS = 1e-3
@@ -52,22 +53,31 @@ USUAL = [
         ["state", "size"],
     ),
 ]
-OTHERS = [
+EDGES_OF_KINDS = [
     table("stable", {"kind": "symmetric_stable", "alpha": 1.5, "gamma": 10}),
-    table("cauchy", {"kind": "symmetric_stable", "alpha": 1, "gamma": 10, "policy": "paper"}),
-    table("root_of_noise", {"kind": "generalized_gaussian", "p": 0.5, "sigma": 2}),
-    table("paper", {"kind": "generalized_gaussian", "p": 0.7, "sigma": 5, "policy": "paper"}),
     table("fourth_root", {"kind": "root", "k": 4, "a": 2, "sigma": 0.3, "noise": "laplace"}),
     table("square_root", {"kind": "root", "k": 2, "a": 0, "sigma": 1}),
-    table("logarithm", {"kind": "log", "a": 1, "sigma": 0.3, "noise": "laplace"}),
-    table("split", {"kind": "unit_splitting", "threshold": 10, "rho": 0.1}),
-    table("split_by_paper", {"kind": "unit_splitting", "threshold": 10, "rho": 0.1, "policy": "paper"}),
-    table("groups", {"kind": "groupwise_log", "a": 5, "sigma": 0.1}, total="records"),
-    table("noisy_groups", {"kind": "groupwise_noisy", "r": 0.1, "sigma": 3}, total="records"),
-    table("designed", {"kind": "designed", "weights": {"steps": [0, 5, 80, 2000], "log_weights": [0, -1, -4, -9]}}),
     table("tails", {"kind": "exponential_polylog", "p": 1, "d": 5, "a": 1, "sigma": 2500}, total="payroll"),
 ]
 BUDGET = [{"at": {"employment": 7, "payroll": 60}, "rho": 3}, {"at": {"employment": 900, "payroll": 9000}, "rho": 40}]
+
+
+def choices(kind: str) -> tuple[str, ...]:
+    declared = CATALOGUE[kind].parameters().get("policy")
+    return () if declared is None else declared.choices or ()
+
+
+def by_policy(policy: str) -> list[dict[str, Any]]:
+    """Return a table of each kind that plans accept, of this policy where the kind has a choice of it."""
+    specs = {kind: {"kind": kind, **next(iter(known.published.values()))} for kind, known in REGISTRY.items()}
+    return [
+        table(
+            f"{policy}_{kind}",
+            spec | ({"policy": policy} if policy in choices(kind) else {}),
+            total="records" if CATALOGUE[kind].counts_only else "employment",
+        )
+        for kind, spec in specs.items()
+    ]
 
 
 def page_of(path: Path) -> str:
@@ -80,7 +90,7 @@ def page_of(path: Path) -> str:
         SizedCells(np.tile(counts, (len(query.parts), 1)), np.tile(totals, (len(query.parts), 1)))
         for query in plan.queries
     ]
-    found = {"records": {"in_domain": 7}, "tables": []}
+    found = {"records": {"in_domain": 7}, "tables": [], "derived": [], "usable": {"within": 0.3}}
     document = {"plans": [found], "draws": 0, "microdata": {"label": "seven records"}}
     return trial_page(plan, read_text(path).data, document, cells)
 
@@ -157,9 +167,20 @@ def test_the_numbers_are_those_of_explain(tmp_path: Path) -> None:
     assert len(disagreements(wrong, path, 2)) > 2
 
 
+def test_every_kind_is_computed_and_one_that_the_page_does_not_know_is_said_to_be_unknown(tmp_path: Path) -> None:
+    assert REGISTRY.keys() == CATALOGUE.keys()
+    path = write_world(tmp_path, None, queries=by_policy("paper"), budget=BUDGET)
+    page = page_of(path)
+    assert disagreements(page, path, 5) == []
+    for kind in ("generalized_gaussian", "root"):
+        strange = page.replace(f'"kind": "{kind}"', '"kind": "strange"')
+        shown = evaluated(strange, "[document.getElementById('verdict').textContent, verdict.className]", tmp_path)
+        assert shown == ["This page cannot compute losses of the kind strange: see prdp explain", "broken"]
+
+
 @pytest.mark.drill
 def test_the_numbers_of_all_kinds_are_those_of_explain(tmp_path: Path) -> None:
-    path = write_world(tmp_path, None, queries=OTHERS, budget=BUDGET)
+    path = write_world(tmp_path, None, queries=by_policy("tight") + EDGES_OF_KINDS, budget=BUDGET)
     assert disagreements(page_of(path), path, SETTINGS) == []
 
 
@@ -169,7 +190,7 @@ def test_the_page_asks_nobody_for_anything_and_exports_the_plan(tmp_path: Path) 
     prdp.try_plan(path, records=20_000, draws=0, page=out)
     page = out.read_text()
     assert not re.findall(
-        r"(?:src|href)=|url\(|@import|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", page
+        r"(?:src|href)=|url\((?!#)|@import|fetch\(|XMLHttpRequest|https?://(?!www\.w3\.org/2000/svg)", page
     )
     figures = evaluated(page, "(prdp.set(''), prdp.figures())", tmp_path)
     exported = tmp_path / "exported.yaml"

@@ -286,3 +286,45 @@ def test_merged_draws_add_up() -> None:
     assert merged.cells.shape == (len(CLASSES) + 1,)
     assert merged.sums["coverage"].sum() == 3
     assert merged.bins["relative"].counts.sum() == 2
+
+
+def test_usable_cells_are_counted_released_and_reconciled(tmp_path: Path) -> None:
+    """Against sums by pandas; a derived table is not released, and usable once it is reconciled."""
+    noise = [{"kind": "gaussian", "sigma": sigma} for sigma in (30, 200, 4)]
+    queries = [
+        {"name": "fine", "sum": "employment", "by": ["naics6", "county"], "mechanism": noise[0]},
+        {"name": "states", "sum": "employment", "by": ["state"], "mechanism": noise[1]},
+        {"name": "alone", "count": "records", "by": ["naics6", "county"], "mechanism": noise[2]},
+    ]
+    derived = [{"name": "sectors", "sum": "employment", "by": ["naics2", "state"]}]
+    path = write_world(tmp_path, None, queries=queries, derived=derived, budget=[])
+    tried = prdp.try_plan(path, records=20_000, draws=0, usable=0.2)
+    assert tried["plans"][0]["usable"]["within"] == 0.2
+    (folder := tmp_path / "again").mkdir()
+    frame = pq.read_table(Economy(Origin(records=20_000), folder).for_plan(load_plan(path)).path).to_pandas()
+    frame["state"] = frame["county"].str[:2]
+    frame["sector"] = frame["naics"].str[:2].replace({"32": "31", "33": "31", "45": "44", "49": "48"})
+    fine, states, sectors = (
+        frame.groupby(keys)["employment"].sum() for keys in (["naics", "county"], ["state"], ["sector", "state"])
+    )
+    totals = {"fine": fine, "states": states, "sectors": sectors, "alone": frame.groupby(["naics", "county"]).size()}
+    errors, usable = tried.accuracy.set_index("query"), tried.usable.set_index("query")
+    assert errors["reconciled"]["states"] < errors["standard_error"]["states"]
+    assert errors["reconciled"]["alone"] == errors["standard_error"]["alone"]
+    assert np.isnan(errors["standard_error"]["sectors"])
+    assert errors["reconciled"]["sectors"] > errors["reconciled"]["fine"]
+    for name, of_cells in totals.items():
+        above = of_cells[of_cells > 0]
+        assert usable["cells"][name] == len(above)
+        for way, column in (("released", "standard_error"), ("reconciled", "reconciled")):
+            assert usable[way][name] == pytest.approx((errors[column][name] <= 0.2 * above).mean())
+    assert usable["reconciled"]["sectors"] > usable["released"]["sectors"] == 0
+    together = tried["plans"][0]["usable"]
+    assert together["mean_reconciled"] == pytest.approx(usable["reconciled"].mean())
+    assert together["reconciled"] == pytest.approx(
+        (usable["reconciled"] * usable["cells"]).sum() / usable["cells"].sum()
+    )
+    shown = trial_text(tried)
+    assert "tables on average" in shown
+    assert "sectors: derived, ± – → " in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())

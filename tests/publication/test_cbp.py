@@ -1,7 +1,9 @@
 """conf/products/cbp.yaml on a tiny programme: every figure against sums by pandas of the released tables."""
 
 import csv
+import io
 import json
+import zipfile
 from hashlib import sha256
 from itertools import product
 from pathlib import Path
@@ -18,7 +20,7 @@ from tests.support.published import Table, publish
 
 TABLES = tables()
 LEVELS = ("total", *INDUSTRIES)
-COLUMNS = ("N<5", "N5_9", "N10_19", "N20_49", "N50_99", "N100_249", "N250_499", "N500_999", "N1000")
+SUFFIXES = ("<5", "5_9", "10_19", "20_49", "50_99", "100_249", "250_499", "500_999", "1000")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     area = {name: table for name, table in TABLES.items() if not name.startswith("zip")}
     zips = {name: table for name, table in TABLES.items() if name.startswith("zip")}
     releases = [publish(folder, area, "areas"), publish(folder, zips, "zips")]
-    prdp.product(releases, folder / "out", year=2023)
+    prdp.product(releases, folder / "out", year=2023, released=True)
     return folder / "out"
 
 
@@ -41,13 +43,13 @@ def dashed(level: str, code: str) -> str:
     )
 
 
-def letter(value: float, variance: float) -> str:
-    relative = np.sqrt(variance) / value if value > 0 else np.inf
-    return next(
-        flag
-        for flag, under in zip("GHJKL", (0.02, 0.05, 0.3, 1, np.inf), strict=True)
-        if relative < under or flag == "L"
-    )
+def cell(value: int, variances: "pd.Series[float]", *, alone: bool) -> tuple[Any, str]:
+    """The value that is shown, None where it is withheld, and its flag; `alone`: with the error of one cell."""
+    error = np.sqrt(variances.max() if alone else variances.sum())
+    reach = 2 if len(variances) == 1 else np.sqrt(4 / (9 * 0.05))  # the fixture's own intervals; Camp and Meidell's
+    if value - reach * error <= 0 or error >= value:
+        return None, "S"
+    return value, "G" if error < 0.02 * value else "H" if error < 0.05 * value else "J"
 
 
 def expected(area: str, *, alone: bool = False) -> dict[tuple[str, ...], dict[str, Any]]:
@@ -65,64 +67,115 @@ def expected(area: str, *, alone: bool = False) -> dict[tuple[str, ...], dict[st
                 naics = "------" if industry == "total" else dashed(industry, key[1])
                 form = (key[-1] if keys[-1] == "form" else "-",) if "form" in cells else ()
                 row = rows.setdefault((key[0], naics, *form), {})
-                value, variances = group["value"].sum(), group["variance"]
-                row[statistic.upper()] = value
-                if statistic != "est":
-                    row[f"{statistic.upper()}_NF"] = letter(value, variances.max() if alone else variances.sum())
-                elif "size" in cells:
-                    of_size = sizes[key].groupby("size")["value"].sum()
-                    row |= {name: of_size[size] for name, size in zip(COLUMNS, SIZES, strict=True)}
-    return rows
+                parts = {"": (statistic, group)}
+                if "size" in cells:
+                    of_size = dict(iter(sizes[key].groupby("size")))
+                    parts |= {f: (statistic[0], of_size[size]) for f, size in zip(SUFFIXES, SIZES, strict=True)}
+                for suffix, (begin, of) in parts.items():
+                    column = f"{'n' if suffix and statistic == 'est' else begin}{suffix}"
+                    row[column], flag = cell(of["value"].sum(), of["variance"], alone=alone)
+                    if statistic != "est":
+                        row[f"{column}nf" if suffix else f"{column}_nf"] = flag
+    return {key: row for key, row in rows.items() if any(v is not None for k, v in row.items() if not k.endswith("nf"))}
 
 
 FILES = {
-    "us": ("cbp23us.txt", ("NAICS", "LFO")),
-    "st": ("cbp23st.txt", ("FIPSTATE", "NAICS", "LFO")),
-    "co": ("cbp23co.txt", ("FIPSTATE", "FIPSCTY", "NAICS")),
-    "msa": ("cbp23msa.txt", ("MSA", "NAICS")),
+    "us": ("cbp23us", ("uscode", "naics", "lfo")),
+    "st": ("cbp23st", ("fipstate", "naics", "lfo")),
+    "co": ("cbp23co", ("fipstate", "fipscty", "naics")),
+    "msa": ("cbp23msa", ("msa", "naics")),
 }
+NAMES = {"stname", "ctyname", "msaname"}
+
+
+def lines(path: Path) -> list[dict[str, str]]:
+    with zipfile.ZipFile(path) as archive:
+        (member,) = archive.namelist()
+        assert member == f"{path.stem}.txt"
+        return list(csv.DictReader(io.StringIO(archive.read(member).decode(), newline="")))
 
 
 def shown(path: Path, keys: tuple[str, ...]) -> dict[tuple[str, ...], dict[str, Any]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    texts = (*keys, *(name for name in rows[0] if name.endswith("_NF")))
     return {
         tuple(row[key] for key in keys): {
-            name: cell if name in texts else int(cell) for name, cell in row.items() if name not in keys
+            name: cell if name.endswith("nf") else int(cell) if cell else None
+            for name, cell in row.items()
+            if name not in keys and name not in NAMES and not name.startswith("n1000_")
         }
-        for row in rows
+        for row in lines(path)
     }
 
 
 def keyed(area: str, rows: dict[tuple[str, ...], dict[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    split = {"us": lambda code: (), "co": lambda code: (code[:2], code[2:])}.get(area, lambda code: (code,))
+    split = {"us": lambda code: ("98",), "co": lambda code: (code[:2], code[2:])}.get(area, lambda code: (code,))
     return {(*split(key[0]), *key[1:]): row for key, row in rows.items()}
 
 
 @pytest.mark.parametrize("area", FILES)
 def test_a_layout_holds_the_sums_of_the_released_cells(made: Path, area: str) -> None:
     name, keys = FILES[area]
-    found = shown(made / "layouts" / name, keys)
+    found = shown(made / "layouts" / f"{name}.zip", keys)
     assert found == keyed(area, expected(area))
-    order = list(found)
-    assert order == sorted(order, key=lambda key: key if area not in ("us", "st") else (*key[:-2], key[-1], key[-2]))
+    assert list(found) == sorted(found)
 
 
 def test_errors_of_sums_are_not_those_of_one_cell(made: Path) -> None:
-    assert shown(made / "layouts" / "cbp23us.txt", FILES["us"][1]) != keyed("us", expected("us", alone=True))
+    assert shown(made / "layouts" / "cbp23us.zip", FILES["us"][1]) != keyed("us", expected("us", alone=True))
+
+
+def test_columns_and_their_case_are_those_of_the_latest_layouts(made: Path) -> None:
+    of_file = {area: list(lines(made / "layouts" / f"{name}.zip")[0]) for area, (name, _) in FILES.items()}
+    measures = ["emp_nf", "emp", "qp1_nf", "qp1", "ap_nf", "ap", "est"]
+    by_size = [f"{name}{suffix}{end}" for suffix in SUFFIXES for name in "eqan" for end in ("nf", "")[name == "n" :]]
+    assert of_file["us"] == ["uscode", "naics", "lfo", *measures, *by_size]
+    assert of_file["st"] == ["fipstate", "naics", "lfo", *measures, *by_size, "stname"]
+    sizes = [f"n{suffix}" for suffix in (*SUFFIXES, "1000_1", "1000_2", "1000_3", "1000_4")]
+    assert of_file["co"] == ["fipstate", "fipscty", "naics", *measures, *sizes, "ctyname"]
+    first = lines(made / "layouts" / "cbp23co.zip")[0]
+    assert (first["fipstate"], first["fipscty"], first["naics"], first["ctyname"], first["n1000_1"]) == (
+        *("01", "001", "------", "Autauga County, AL"),
+        "",
+    )
+
+
+def test_ranges_hold_every_row_and_the_values_shown(made: Path) -> None:
+    keys = FILES["co"][1]
+    layout = {tuple(row[key] for key in keys): row for row in lines(made / "layouts" / "cbp23co.zip")}
+    cells = expected_ranges()
+    ranges = {tuple(row[key] for key in keys): row for row in lines(made / "layouts" / "cbp23co_ranges.zip")}
+    assert len(ranges) == 3 * (1 + 2 + 3 + 3 + 3 + 4) >= len(layout)
+    for key, row in ranges.items():
+        low, high = int(row["emp_low"]), int(row["emp_high"])
+        assert (low, high) == cells[key]
+        assert not (key in layout and layout[key]["emp"]) or low <= int(layout[key]["emp"]) <= high
+
+
+def expected_ranges() -> dict[tuple[str, ...], tuple[int, int]]:
+    ranges = {}
+    for industry in LEVELS:
+        for row in frame(TABLES[f"co_emp_{industry}"]).to_dict("records"):
+            naics = "------" if industry == "total" else dashed(industry, row[industry])
+            ranges[row["county"][:2], row["county"][2:], naics] = (row["value"] - 120, row["value"] + 120)
+    return ranges
 
 
 def test_zip_codes_have_totals_and_establishments_by_sector(made: Path) -> None:
-    totals = shown(made / "layouts" / "zbp23totals.txt", ("ZIP",))
+    totals = shown(made / "layouts" / "zbp23totals.zip", ("zip", "name"))
     for place, code in enumerate(AREAS["zip"][1]):
-        assert all(totals[code,][s.upper()] == TABLES[f"zip_{s}_total"].values[place] for s in STATISTICS)
-    detail = shown(made / "layouts" / "zbp23detail.txt", ("ZIP", "NAICS"))
+        for statistic in STATISTICS:
+            table = TABLES[f"zip_{statistic}_total"]
+            wanted, _ = cell(table.values[place], pd.Series([table.errors[place] ** 2]), alone=False)
+            assert totals[code, ""][statistic] == wanted
+    detail = shown(made / "layouts" / "zbp23detail.zip", ("zip", "name", "naics"))
     cells = TABLES["zip_est_naics2"].values.reshape(2, 2, 9)
-    assert list(detail) == [(code, naics) for code in AREAS["zip"][1] for naics in ("11----", "31----")]
-    assert [[row["EST"], *(row[name] for name in COLUMNS)] for row in detail.values()] == [
-        [of_sizes.sum(), *of_sizes] for of_sizes in cells.reshape(4, 9)
-    ]
+    assert list(detail) == [(code, "", naics) for code in AREAS["zip"][1] for naics in ("11----", "31----")]
+    assert [row["est"] for row in detail.values()] == cells.sum(axis=2).ravel().tolist()
+
+
+def test_reconciled_figures_are_asked_for(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(prdp.PlanError, match="cbp shows reconciled figures: give the folder that prdp reconcile made"):
+        prdp.product(made.parent / "areas", tmp_path / "out", year=2023)
+    assert "as released" in (made / "README.md").read_text()
 
 
 def test_research_tables_hold_what_was_released(made: Path) -> None:
@@ -133,14 +186,12 @@ def test_research_tables_hold_what_was_released(made: Path) -> None:
         assert (read[statistic] == table["value"]).all()
         assert (read[f"{statistic}_variance"] == table["variance"]).all()
     assert (read[["nation", "naics6", "form", "size"]] == table[["nation", "naics6", "form", "size"]]).all(axis=None)
-    text = pd.read_csv(made / "research" / "us_naics6.csv", dtype={"naics6": str})
-    pd.testing.assert_frame_equal(text, read, check_dtype=False)
 
 
 def test_basic_tables_withhold_what_is_noise(made: Path) -> None:
     read = pq.read_table(made / "basic" / "st_naics6.parquet").to_pandas()
     table = frame(TABLES["st_emp_naics6"])
-    withheld = (table["value"] < 0) | (table["value"].abs() <= 60)
+    withheld = table["value"] <= 120  # its interval, two standard errors to both sides, reaches down to 0
     assert 0 < withheld.sum() < len(read)
     assert (read["emp"].isna() == withheld).all()
     assert (read["emp_cv"].isna() == withheld).all()
@@ -175,4 +226,4 @@ def test_the_dictionary_names_every_column_and_the_manifest_every_file(made: Pat
     assert named == present
     assert [release["release"] for release in manifest["releases"]] == ["areas", "zips"]
     assert manifest["year"] == 2023
-    assert "| LFO | text |" in (made / "dictionary.md").read_text()
+    assert "| lfo | text |" in (made / "dictionary.md").read_text()

@@ -2,12 +2,10 @@
 
 import base64
 import csv
-import hashlib
 import json
 import re
-import shutil
 from collections.abc import Iterator
-from html import unescape
+from fractions import Fraction
 from math import ceil, floor, prod, sqrt
 from pathlib import Path
 from typing import Any
@@ -15,24 +13,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import prdp
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure
-from pipeline.publication.description import NOT_ADDING, SUMS
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
-from pipeline.publication.site.figures import figure, map_script, packed, shades, with_bars
+from pipeline.publication.site.figures import classes, figure, map_script, reading, with_bars
+from pipeline.publication.site.packed import packed
 from pipeline.release.officers import withdraw
 from pipeline.storage.paths import locate
 from tests.support.parity import MECHANISMS, cells, holds_figures
-from tests.support.published import drawn, publish
 from tests.support.submit import Place, submit
 from tests.support.world import QUERIES, records, tree, write_world
+from udfs.mechanisms.catalogue import build
+from udfs.noise.keystream import SeededBits
 
+WIDE = [{"at": {"employment": 10, "payroll": 500}, "rho": 1000}]
 TEXTS = {
     "title": "Establishments & <script>alert(1)</script>",
     "about": "What it is.\n\nA second paragraph.",
@@ -64,7 +62,7 @@ def leaks(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
 
 
 def without_digests(page: str) -> str:
-    return re.sub(r"[0-9a-f]{16,}|<td class=n>[\d,]+</td>", "", page)  # and sizes
+    return re.sub(r"[0-9a-f]{16,}|\([\d,]+ bytes\)", "", page)  # and sizes
 
 
 def told(manifest: Path) -> Any:
@@ -85,7 +83,7 @@ def test_two_data_sets_under_one_key_differ_in_files_with_figures_alone(site: Pa
     plan = write_world(tmp_path, records(1500, seed=2), queries=queries, **TEXTS)
     one, other = tree(site), tree(released(plan, tmp_path / "run", csv=True))
     assert leaks(one, other) == set()
-    assert sum(map(holds_figures, one)) == 1 + 3 * (1 + 1 + 1 + 1)  # report.html; Parquet, CSV, page and script a table
+    assert sum(map(holds_figures, one)) == 2 + 3 * (1 + 1 + 1 + 1)  # report.html, index.js; four files a table
     assert {"codes/state.csv", "datapackage.json", "structure.json", "policy.json", "site/maps/county.js"} <= one.keys()
     fronts = [(folder / "index.html").read_text() for folder in (site.parent, tmp_path / "run/out/small-release")]
     assert without_digests(fronts[0]) == without_digests(fronts[1])
@@ -168,7 +166,7 @@ def require_published(site: Path, query: str) -> None:
 def test_scripts_hold_the_published_figures(site: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for query in QUERIES:
         require_published(site, query["name"])
-    monkeypatch.setattr("pipeline.publication.site.figures.PART", 7)
+    monkeypatch.setattr("pipeline.publication.site.packed.PART", 7)
     monkeypatch.setattr("pipeline.publication.site.site_pages.PART", 7)
     listed = released(cells(tmp_path), tmp_path / "run", csv=True)
     for query in ("pay", "pay_state", "jobs"):
@@ -245,6 +243,19 @@ def test_texts_of_a_plan_are_no_markup(site: Path) -> None:
     assert "statistics@example.org" in front
 
 
+def test_the_front_page_is_in_readers_words(tmp_path: Path) -> None:
+    """What a reader meets before anything is unfolded names no parameter, kind of noise or Greek letter."""
+    heavy = {"name": "heavy", "count": "records", "by": ["state"], "mechanism": MECHANISMS["groupwise_log"]}
+    median = QUERIES[2]["mechanism"] | {"estimator": "median"}
+    queries = [*QUERIES, heavy, QUERIES[2] | {"name": "pay", "mechanism": median}]
+    site = released(write_world(tmp_path, records(100), queries=queries, budget=WIDE), tmp_path / "run")
+    technical = re.compile(r"estimator|groupwise|\bmean\b|median|\brho\b|ε|δ|unbiased|\blog\b|\broot mechanism", re.I)
+    page = (site / "site/index.html").read_text()
+    assert technical.findall(re.sub(r"(?s)<details>.*?</details>", "", page)) == []
+    assert technical.findall(page) != []  # the twin: what is folded away
+    assert technical.findall((site / "report.html").read_text()) != []
+
+
 def test_the_front_page_names_all_files_with_their_digests(site: Path) -> None:
     front = (site.parent / "index.html").read_text()
     manifest = json.loads((site.parent / "release.json").read_text())
@@ -301,7 +312,7 @@ def test_tables_too_large_show_coarser_levels_and_say_whose_they_are(
     plan = write_world(tmp_path, records(100), queries=[*QUERIES, jobs])
     site = released(plan, tmp_path / "run", csv=True)
     names = {"establishments", "employment_sector_county", "payroll_state"}
-    assert {path.name for path in (site / "site/data").iterdir()} == names
+    assert {path.name for path in (site / "site/data").iterdir()} == names | {"index.js"}
     require_sums(site, sqrt(4 / (9 * 0.05)))  # Gauss's inequality
     with pytest.raises(AssertionError):  # the twin: as if noise of two steps were Gaussian
         require_sums(site, 1.959964)
@@ -372,7 +383,7 @@ def test_many_tables_are_listed_by_statistic(tmp_path: Path) -> None:
     assert [head for head in heads if head.startswith(("Count", "Sum"))] == [
         *("Count of records", "Sum of employment", "Sum of payroll")
     ]
-    assert front.count("/site/tables/") == 27
+    assert front.count("/site/tables/") == 27 + 1  # for readers without scripts
 
 
 def test_the_facts_and_the_structure_tell_a_site(site: Path) -> None:
@@ -391,146 +402,37 @@ def test_figures_in_words_and_on_a_scale() -> None:
     bars = [(row["from"], row["at"], row["to"], row["zero"]) for row in with_bars(rows)]
     assert bars == [(0, pytest.approx(9.09), pytest.approx(18.18), pytest.approx(9.09)), *bars[1:]]
     assert bars[1][2] == 100
-    assert shades([5, 1, 1, 9, 7]) == [2, 1, 1, 4, 3]
 
 
-# `prdp export --to site`: a second site of a release's folder alone, also with reconciled figures.
-
-GAUSSIAN = {"kind": "gaussian", "sigma": 3}
-SECOND = [
-    {"name": "by_county", "sum": "employment", "by": ["naics2", "county"], "mechanism": GAUSSIAN},
-    {"name": "by_state", "sum": "employment", "by": ["naics2", "state"], "mechanism": GAUSSIAN},
-    {"name": "pay", "sum": "payroll", "by": ["state"], "mechanism": {"kind": "log", "a": 50, "sigma": 0.5}},
-]
-
-
-@pytest.fixture(scope="module")
-def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("release")
-    place = Place(write_world(folder, records(2000), queries=SECOND), folder / "run")
-    return Path(place.out) / submit(place, csv=True).release
-
-
-@pytest.fixture(scope="module")
-def reconciled(release: Path) -> Path:
-    prdp.reconcile(release, release.parent / "reconciled", interval=0.9)
-    return release.parent / "reconciled"
+def test_classes_of_a_map_differ_by_more_than_their_errors() -> None:
+    values = np.array([5.0, 1, 1.2, 9, 7])
+    assert classes(values, values - 0.01, values + 0.01) == [1, 0, 0, 3, 2]
+    assert classes(values, values - 1.5, values + 1.5) == [1, 0, 0, 1, 1]
+    assert classes(values, values - 9, values + 9) == [0] * 5
+    random = np.random.default_rng(3)
+    for error in (0.01, 12.0, 40.0):
+        values = random.pareto(1, 500) * 10
+        of = np.array(classes(values, values - error, values + error))
+        middles = [np.median(values[of == number]) for number in range(of.max() + 1)]
+        assert (np.diff(middles) > 1.9 * error).all()
+        ranks = np.argsort(np.argsort(values))  # the twin: classes of these numbers whatever the errors are
+        halves = np.searchsorted([250, 375, 437, 468], ranks, "right")
+        apart = np.diff([np.median(values[halves == number]) for number in range(5)])
+        assert (apart > 1.9 * error).all() == (error == 0.01)
 
 
-def shown(page: Path) -> list[str]:
-    """The figures in a page's table, with their intervals."""
-    rows = re.findall(r"<tr><td>.*?</td>(<td class=n>.*?)<td><span class=bar", page.read_text())
-    return [text for row in rows for text in re.findall(r"<td class=n>(.*?)</td>", row)]
-
-
-def figures_in(file: Path) -> list[str]:
-    rows = pq.read_table(file).to_pylist()[:50]
-    words = [
-        (figure(row["value"]), f"{figure(row['lower'])} to {figure(row['upper'])}", figure(row["standard_error"]))
-        for row in rows
-    ]
-    return [text for row in words for text in row]
-
-
-def require_whole(site: Path) -> None:
-    """Every link of every page leads to a file of the site."""
-    pages = list(site.rglob("*.html"))
-    for page in pages:
-        for link in re.findall(r'(?:href|src)="([^"#]+)', page.read_text()):
-            assert (page.parent / unescape(link)).is_file(), (page, link)
-    assert len(pages) > 4
-
-
-def test_a_second_site_holds_all_that_was_published(release: Path, tmp_path: Path) -> None:
-    before = tree(release)
-    made = prdp.site(release, tmp_path / "site")
-    assert (made["tables"], made["reconciled"]) == (["by_county", "by_state", "pay"], [])
-    assert tree(release) == before
-    require_whole(tmp_path / "site")
-    assert '<a href="codes/state.csv">state.csv</a>' in (tmp_path / "site/index.html").read_text()
-    attempt = {path.partition("/")[2]: data for path, data in before.items() if "/" in path}
-    copied = tree(tmp_path / "site")
-    assert {path: copied[path] for path in attempt if not path.startswith("site/")} == {
-        path: data for path, data in attempt.items() if not path.startswith("site/")
-    }
-    for path, data in attempt.items():  # the pages say the same, but for where the front page is
-        if path.startswith("site/"):
-            assert copied[path] == data.replace(b"../../index.html", b"../index.html")
-
-
-def test_reconciled_figures_stand_beside_published_ones(release: Path, reconciled: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    made = prdp.site(release, site, reconciled=reconciled)
-    assert made["reconciled"] == ["by_county", "by_state"]
-    require_whole(site)
-    for table in made["reconciled"]:
-        page, other = site / f"site/tables/{table}.html", site / f"published/tables/{table}.html"
-        assert shown(page) == figures_in(reconciled / "tables" / f"{table}.parquet")
-        (part,) = release.glob(f"*/tables/{table}/*.parquet")
-        assert shown(other) == figures_in(part)
-        assert shown(page) != shown(other)  # the twin
-        assert f"../../published/tables/{table}.html" in page.read_text()
-        assert f"../../site/tables/{table}.html" in other.read_text()
-        assert "with 90 % confidence" in page.read_text()
-        assert "with 95 % confidence" in other.read_text()
-        assert "errors depend on each other" in page.read_text()
-    assert "Reconciled figures" not in (site / "site/tables/pay.html").read_text()
-    front = (site / "index.html").read_text()
-    assert (NOT_ADDING in front, SUMS in front) == (False, False)
-    assert "reconciled/by_county.parquet" in front
-    assert SUMS in (site / "published/index.html").read_text()
-
-
-def test_a_product_is_for_download_under_its_own_names(release: Path, tmp_path: Path) -> None:
-    spec = {
-        "product": "small",
-        "title": "Small & good",
-        "levels": {level: {"meaning": level} for level in ("naics2", "state")},
-        "measures": {"people": {"meaning": "People", "unit": "people"}},
-        "flags": [{"flag": "a", "meaning": "all"}],
-        "tables": [{"name": "states", "values": {"people": "by_state"}}],
-    }
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(spec))
-    prdp.product(release, tmp_path / "small", product=tmp_path / "small.yaml")
-    made = prdp.site(release, tmp_path / "site", product=tmp_path / "small")
-    files = tree(tmp_path / "small")
-    assert {path: data for path, data in tree(tmp_path / "site").items() if path.startswith("product/")} == {
-        f"product/{path}": data for path, data in files.items()
-    }
-    assert sorted(made["product"]) == sorted(f"product/{path}" for path in files.keys() - {"product.json"})
-    require_whole(tmp_path / "site")
-    front = (tmp_path / "site/index.html").read_text()
-    assert "Small &amp; good: files to load" in front
-    for path in files.keys() - {"product.json"}:
-        assert f'<a href="product/{path}">{path}</a>' in front
-        assert hashlib.sha256(files[path]).hexdigest() in front
-    (tmp_path / "small/basic/states.csv").write_text("other figures")
-    with pytest.raises(prdp.StateError, match="differs from the manifest"):
-        prdp.site(release, tmp_path / "other", product=tmp_path / "small")
-    manifest = json.loads((tmp_path / "small/product.json").read_text())
-    for each in manifest["releases"]:
-        each["manifest_sha256"] = "0" * 64
-    (tmp_path / "small/basic/states.csv").write_bytes(files["basic/states.csv"])
-    (tmp_path / "small/product.json").write_text(json.dumps(manifest))
-    with pytest.raises(prdp.PlanError, match="was not made of the release"):
-        prdp.site(release, tmp_path / "other", product=tmp_path / "small")
-    assert not (tmp_path / "other").exists()
-
-
-def test_what_does_not_belong_together_is_refused(release: Path, reconciled: Path, tmp_path: Path) -> None:
-    place = Place(write_world(tmp_path, records(20), queries=SECOND), tmp_path / "run")
-    other = Path(place.out) / submit(place).release
-    with pytest.raises(prdp.PlanError, match="was not made of the release"):
-        prdp.site(other, tmp_path / "site", reconciled=reconciled)
-    with pytest.raises(prdp.StateError, match="is a release's folder"):
-        prdp.site(release, release / "site")
-    old = publish(tmp_path, {"q": drawn({"state": ("01", "02")})})
-    with pytest.raises(prdp.StateError, match="without a public site"):
-        prdp.site(old, tmp_path / "site")
-    changed = tmp_path / "changed"
-    shutil.copytree(release, changed)
-    (page,) = changed.glob("*/site/tables/pay.html")
-    page.write_text("other figures")
-    with pytest.raises(prdp.StateError, match="differs from the manifest"):
-        prdp.site(changed, tmp_path / "site")
-    assert not (tmp_path / "site").exists()
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "log", "root", "groupwise_log", "symmetric_stable"])
+def test_intervals_cut_at_zero_hold_as_often(name: str) -> None:
+    """Of totals that are not negative, draw by draw, for all kinds of noise; of negative ones (twin) not."""
+    mechanism = build(MECHANISMS[name], Fraction(1))
+    for total in (0, 1, 4):
+        drawn = mechanism.release(np.full(4000, total), SeededBits(4000, 7, 0), Fraction(9, 10))
+        raw = (drawn.lower <= total) & (total <= drawn.upper)
+        cut = (np.maximum(drawn.lower, 0) <= total) & (total <= np.maximum(drawn.upper, 0))
+        assert (cut >= raw).all()
+        assert cut.mean() > 0.88
+        words = {reading(low, high) for low, high in zip(drawn.lower.tolist(), drawn.upper.tolist(), strict=True)}
+        assert all("none" in each for each in words - {""})
+    if mechanism.additive:
+        drawn = mechanism.release(np.full(4000, -9), SeededBits(4000, 7, 0), Fraction(9, 10))
+        assert ((np.maximum(drawn.lower, 0) <= -9) & (drawn.upper >= -9)).mean() == 0

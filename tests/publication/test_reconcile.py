@@ -145,6 +145,12 @@ def test_estimates_are_those_of_a_dense_solution(release: Path, made: Any) -> No
     assert made.facts["not_reconciled"].keys() == {"stable_zip"}
     assert "no variance" in made.facts["not_reconciled"]["stable_zip"]
     assert group["unweighted"].keys() == {"stable"}
+    apart = made.facts["apart"]
+    assert apart.keys() == {"records"}
+    assert apart["records"].startswith(
+        "3 groups of tables, which leave other records out, do not meet: add other: [naics"
+    )
+    assert "[naics, county, form, zip] to the plan's domain; a record without a code of zip" in apart["records"]
 
 
 def test_where_tables_are_large_errors_are_bounds_and_so_called(

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from fractions import Fraction
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 import prdp
 from jobs.cli import main
 from prdp import PlanError
-from tests.publication.test_reconcile import GAUSSIAN, LAPLACE, query, released
-from tests.support.many_keys import coded, microdata
+from tests.publication.test_reconcile import GAUSSIAN, LAPLACE, dense, query, released, variance_of
+from tests.support.many_keys import ALL, SECTOR, coded, microdata, public_cells
 from tests.support.submit import KEY
+from udfs.estimates import solve
 from udfs.mechanisms.catalogue import build
 from udfs.noise.keystream import CellBits, SecretKey
 
@@ -286,3 +288,124 @@ def test_withheld_parameters_and_withdrawn_releases_are_refused(
     (withdrawn / "withdrawn.json").write_text('{"withdrawn": "2026-01-01"}')
     assert main(["reconcile", str(withdrawn), "--out", str(tmp_path / "out")]) == 5
     assert main(["reconcile", str(tmp_path / "none"), "--out", str(tmp_path / "out")]) == 5
+
+
+DERIVED = [
+    {"name": "sector", "by": ["naics2", "nation"], "count": "records", "title": "By sector", "unit": "shops"},
+    {"name": "food", "by": ["cbsa"], "count": "records", "where": {"naics3": ["311", "445"]}},
+    {"name": "nation", "by": ["naics2", "nation"], "sum": "employment"},
+]
+MEASURED = [*QUERIES[:2], query("emp", ["naics2", "state", "size"], GAUSSIAN, sum="employment")]
+
+
+@pytest.fixture(scope="module")
+def deriving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return released(tmp_path_factory.mktemp("deriving"), MEASURED, derived=DERIVED)
+
+
+def sector(code: str) -> str:
+    return SECTOR.get(code[:2], code[:2])
+
+
+def test_a_derived_table_is_the_best_estimate_of_what_nobody_measured(deriving: Path, tmp_path: Path) -> None:
+    made = prdp.reconcile(deriving, tmp_path / "out", csv=True)
+    assert set(made) == {each["name"] for each in (*MEASURED, *DERIVED)}
+    cells = public_cells(ALL)[["naics3", "naics2", "county", "state", "nation", "cbsa"]].drop_duplicates()
+    frames = {name: made[name] for name in ("n3_county", "n2_state")}
+    for name in ("sector", "food"):
+        assert [*made[name].columns[-5:]] == ["value", "lower", "upper", "standard_error", "display"]
+        frames[name] = made[name].assign(published=np.nan)
+    weights = {"n3_county": variance_of(GAUSSIAN), "n2_state": variance_of(LAPLACE)}
+    found = dense(frames, weights, cells, {"food": cells.naics3.isin(["311", "445"])})
+    for name in ("sector", "food"):
+        values, variances = found[name]
+        np.testing.assert_allclose(made[name].value, values, atol=0.01)
+        np.testing.assert_allclose(made[name].standard_error ** 2, variances, rtol=1e-6)
+        assert made.facts["tables"][name]["derived"]
+    # Sums of the finest table as published are another, wider figure.
+    finest = made["n3_county"].assign(naics2=[sector(code) for code in made["n3_county"].naics3])
+    assert np.abs(finest.groupby("naics2").published.sum().to_numpy() - made["sector"].value).max() > 0.5
+    assert made["sector"].display.tolist() == made["n2_state"].groupby("naics2").display.sum().tolist()
+    assert made.verify().sums > sum(len(made[each["name"]]) for each in DERIVED)
+    assert "derived" in made.facts["groups"][0]["unweighted"]["sector"]
+    package = json.loads((tmp_path / "out" / "datapackage.json").read_text())
+    (about,) = (each for each in package["resources"] if each["name"] == "sector")
+    assert (about["title"], about["unit"], about["path"]) == ("By sector", "shops", "tables/sector.parquet")
+    assert "published" not in {field["name"] for field in about["schema"]["fields"]}
+    assert len(made.export("duckdb", tmp_path / "duckdb")["tables"]) == len(made)
+    assert (tmp_path / "out/codes/cbsa.csv").read_text().startswith('"code","name"')
+    assert pd.read_csv(tmp_path / "out/tables/food.csv", dtype={"cbsa": str}).cbsa.tolist() == [*made["food"].cbsa]
+
+
+def test_a_derived_table_costs_nothing_and_changes_no_other(deriving: Path, tmp_path: Path) -> None:
+    without = released(tmp_path / "without", MEASURED)
+    one, other = (prdp.read_release(folder) for folder in (deriving, without))
+    assert {*one} == {*other} == {each["name"] for each in MEASURED}
+    for name in one:
+        pd.testing.assert_frame_equal(one[name], other[name])
+    plans = [prdp.load_plan(folder.parents[1] / "plan.yaml") for folder in (deriving, without)]
+    assert (plans[0].derived, plans[1].derived) == (("sector", "food", "nation"), ())
+    losses = [plan.explain().to_json() for plan in plans]
+    assert losses[0].pop("derived")[0]["made"] == "when reconciled"
+    assert losses[0].pop("plan_digest") != losses[1].pop("plan_digest")
+    for each in losses:  # what is lost, not the errors of what is derived
+        del each["verdict"]["tables"]
+        for asked in each["queries"]:
+            del asked["accuracy"]
+    assert losses[0] == losses[1]
+    assert plans[1].digest == prdp.load_plan(plans[1].source | {"derived": []}, folder=without.parents[1]).digest
+    (attempt,) = (path for path in deriving.iterdir() if path.is_dir())
+    structure = json.loads((attempt / "structure.json").read_text())
+    assert [each["name"] for each in structure["derived"]] == ["sector", "food", "nation"]
+    page = (deriving / "index.html").read_text()
+    assert "By sector (3 cells, in shops)" in page
+    assert "Derived tables" not in (without / "index.html").read_text()
+
+
+def test_without_its_measured_table_a_derived_one_is_not_made(deriving: Path, tmp_path: Path) -> None:
+    made = prdp.reconcile(deriving, tmp_path / "out", leave_out=["n3_county"])
+    assert "sector" in made
+    assert "derived: no release measured it" in made.facts["not_reconciled"]["food"]
+
+
+CROSSING = [query("n6_state", ["naics6", "state"], GAUSSIAN), query("n2_county", ["naics2", "county"], LAPLACE)]
+
+
+def test_tables_whose_common_cells_are_not_enumerated_agree_and_are_verified_two_by_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = released(tmp_path, CROSSING)
+    one = prdp.reconcile(folder, tmp_path / "one")
+    monkeypatch.setattr(solve, "ENUMERATED", 0)
+    two = prdp.reconcile(folder, tmp_path / "two")
+    for name in ("n6_state", "n2_county"):
+        np.testing.assert_allclose(two[name].value, one[name].value, atol=2e-4 * one[name].standard_error.max() + 0.002)
+        np.testing.assert_allclose(two[name].standard_error, one[name].standard_error, rtol=1e-5)
+    tables = [_by_state(two[name]) for name in ("n6_state", "n2_county")]
+    sums = [table.groupby(["naics2", "state"])[["value", "display"]].sum() for table in tables]
+    np.testing.assert_allclose(sums[0], sums[1], rtol=0, atol=1e-6)
+    picked = [made.sum("naics2=44-45, state in 06", of="records") for made in (one, two)]
+    assert picked[0].standard_error == pytest.approx(picked[1].standard_error, rel=1e-6)
+    assert two.verify().sums > 0
+    path = tmp_path / "two" / "tables" / "n2_county.parquet"
+    wrong = pd.read_parquet(path)
+    wrong["display"] += (np.arange(len(wrong)) == 3).astype(np.int64)
+    wrong.to_parquet(path)
+    manifest = json.loads((tmp_path / "two" / "reconciled.json").read_text())
+    for file_facts in manifest["files"]:
+        if file_facts["path"] == "tables/n2_county.parquet":
+            file_facts |= {"bytes": path.stat().st_size, "sha256": sha256(path.read_bytes()).hexdigest()}
+    (tmp_path / "two" / "reconciled.json").write_text(json.dumps(manifest))
+    with pytest.raises(prdp.StateError, match="display of the tables n6_state and n2_county do not have the same sums"):
+        prdp.read_reconciled(tmp_path / "two").verify()
+
+
+def _by_state(table: pd.DataFrame) -> pd.DataFrame:
+    state = table.state if "state" in table else table.county.str[:2]
+    sector = table.naics2 if "naics2" in table else table.naics6.str[:2].replace(SECTORS)
+    return table.assign(state=state, naics2=sector)
+
+
+SECTORS = {
+    str(code): f"{first}-{last}" for first, last in ((31, 33), (44, 45), (48, 49)) for code in range(first, last + 1)
+}

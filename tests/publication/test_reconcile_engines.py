@@ -11,12 +11,13 @@ from jobs.cli import main
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.publication.reconcile.reconciled import Options, Reconciliation
-from pipeline.publication.reconcile.reconciled_folder import MakeGroup, make_reconciled
+from pipeline.publication.reconcile.reconciled_folder import MakeGroup, make_reconciled, verify_reconciled
 from pipeline.storage.paths import locate
 from prdp import StateError
 from tests.publication.test_reconcile import QUERIES, released
 from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, shared_engine
+from udfs.estimates import solve
 
 pytestmark = PYSPARKS_OWN
 
@@ -59,6 +60,23 @@ def test_every_engine_makes_the_files_of_one_process(
 ) -> None:
     make_reconciled(reconciliation, tmp_path / "out", csv=True, each=engine.each)
     assert files_of(tmp_path / "out") == alone
+
+
+@pytest.mark.usefixtures("large")
+def test_cells_that_are_not_enumerated_make_the_same_files_on_an_engine(
+    reconciliation: Reconciliation, alone: dict[Path, bytes], tmp_path: Path
+) -> None:
+    manifest = make_reconciled(reconciliation, tmp_path / "one", csv=True)
+    make_reconciled(reconciliation, tmp_path / "two", csv=True, each=DaskEngine(workers=2).each)
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "one") != alone
+    assert verify_reconciled(locate(tmp_path / "one")).sums > 0
+    assert max(group["residual"] for group in manifest["groups"]) <= 1e-4
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups whose finest common cells are no table's are taken for too large to enumerate them."""
+    monkeypatch.setattr(solve, "ENUMERATED", 0)
 
 
 class Unsteady:

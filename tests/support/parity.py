@@ -212,7 +212,7 @@ def released(plan: Path, folder: Path, engine: Engine | None, key: bytes = KEY) 
 
 def holds_figures(path: str) -> bool:
     """Whether a file of an attempt holds figures of its tables, or what is computed from them: all others never do."""
-    return path == "report.html" or re.match(r"(site/)?tables/|site/data/[^/]+/\d+\.js$", path) is not None
+    return path == "report.html" or re.match(r"(site/)?tables/|site/data/([^/]+/\d+|index)\.js$", path) is not None
 
 
 def on_cluster(

@@ -154,12 +154,15 @@ def policy_of_0_1(text: bytes) -> bytes:
 def plan_facts(plan: Path) -> dict[str, Any]:
     """Return a plan's digest and what `prdp explain` says of its losses; all else that it says as a digest.
 
-    But for what losses mean, as (ε, δ) for instance, and how exact they are: that is computed better in every version.
+    But for what losses mean, as (ε, δ) for instance, how exact they are, and reconciled errors: all that is computed
+    better in every version.
     """
     explained = told("explain", plan)
     del explained["total_means"], explained["size"], explained["verdict"]
     for query in explained["queries"]:
         del query["excess"]
+        for error in query["accuracy"]:
+            error.pop("reconciled")
     facts = {"plan_digest": explained["plan_digest"], "total": explained["total"]}
     facts["losses"] = {
         query["name"]: [[loss["rho"], loss["epsilon"]] for loss in query["losses"]] for query in explained["queries"]

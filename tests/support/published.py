@@ -33,7 +33,7 @@ class Table:
         keys = zip(*(self.cells or list(product(*self.codes.values())))[first:end], strict=True)
         columns = {level: pa.array(codes, pa.string()) for level, codes in zip(self.codes, keys, strict=True)}
         values, errors = self.values[first:end], self.errors[first:end]
-        spread = {"value": values, "lower": values, "upper": values, "standard_error": errors}
+        spread = {"value": values, "lower": values - 2 * errors, "upper": values + 2 * errors, "standard_error": errors}
         return pa.table(columns | {name: pa.array(numbers) for name, numbers in spread.items()})
 
 
@@ -57,7 +57,7 @@ def publish(folder: Path, tables: Mapping[str, Table], release: str = "made-up")
             files.append(_facts(home, path))
         listed.append({"query": name, "rows": len(table.values), "files": files})
     queries = [{"name": name, "by": list(t.codes), "mechanism": {"kind": t.kind}} for name, t in tables.items()]
-    (home / ATTEMPT / "policy.json").write_text(json.dumps({"queries": queries}))
+    (home / ATTEMPT / "policy.json").write_text(json.dumps({"interval": 0.95, "queries": queries}))
     facts = {
         "release": release,
         "attempt": ATTEMPT,

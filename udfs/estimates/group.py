@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import combinations
 
 import numpy as np
@@ -12,6 +12,8 @@ from scipy import sparse
 
 from udfs.estimates.tables import EstimateError, Int32s, Observed, Sums, joint_positions, sums_between
 from udfs.numbers.arrays import Floats, Mask
+
+Weights = Floats | tuple[Floats, ...]  # of all cells of the given base, or their factor for each entry of each axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class Group:
         self.atoms: tuple[Int32s, ...] = tuple(joint_positions(axis) for axis in stacked)
         self._firsts = tuple(_firsts(axis) for axis in self.atoms)
         self.shape = tuple(len(first) for first in self._firsts)
-        self.size = int(np.prod(self.shape))
+        self.size = math.prod(self.shape)
         if not self.size:
             raise EstimateError("no weighted table of the group has a cell: there is nothing to reconcile")
         own = sorted(
@@ -76,6 +78,14 @@ class Group:
         }
         self.source = {known.name: self._smallest_above(known.name) for known in self.known}
 
+    def factors(self, weights: tuple[Floats, ...]) -> tuple[Floats, ...]:
+        """Return the factors of axes on the group's own base; raises EstimateError where its entries differ in them."""
+        own = tuple(one[first] for one, first in zip(weights, self._firsts, strict=True))
+        back = (np.append(one, 0.0)[axis] for one, axis in zip(own, self.atoms, strict=True))
+        if not all(np.array_equal(one, other) for one, other in zip(back, weights, strict=True)):
+            raise EstimateError("no weighted tables make up the cells of this sum")
+        return own
+
     def on_base(self, table: Observed) -> Observed:
         """Return the table on the group's own base; raises EstimateError where it tells one of its cells apart."""
         positions = tuple(p[first] for p, first in zip(table.positions, self._firsts, strict=True))
@@ -84,8 +94,10 @@ class Group:
             raise EstimateError(f"{table.name}: no weighted tables make up its cells")
         return replace(table, positions=positions)
 
-    def from_given(self, weights: Floats) -> Floats:
+    def from_given(self, weights: Weights) -> Floats:
         """Return weights on the given base as weights on the group's own; raises EstimateError where they differ."""
+        if isinstance(weights, tuple):
+            return self.from_given(reduce(np.multiply.outer, weights))
         if all(np.array_equal(axis, np.arange(width)) for axis, width in zip(self.atoms, self.shape, strict=True)):
             return np.ascontiguousarray(weights, dtype=np.float64)
         own: Floats = np.ascontiguousarray(weights[np.ix_(*self._firsts)], dtype=np.float64)
@@ -139,6 +151,31 @@ class Group:
         for known in reversed(self.upper):
             source = self.source[known.name]
             self.steps(known.name).down(cells.pop(known.name), out if source is None else cells[source])
+
+    def zeros(self) -> Floats:
+        """Return base values of nothing."""
+        return np.zeros(self.shape)
+
+    def up(self, table: Observed, base: Floats) -> Floats:
+        """Return the sums of a table's cells."""
+        return Sums(table.positions, table.widths).up(base)
+
+    def down(self, table: Observed, cells: Floats, out: Floats) -> None:
+        """Add to the base `out` the values of a table's cells that each base cell lies in."""
+        Sums(table.positions, table.widths).down(cells, out)
+
+    def signs(self, random: np.random.Generator) -> Floats:
+        """Return Aᵀ√W·z for signs z, of which N is the covariance: N⁻¹ of it is the error of the base in one draw."""
+
+        def drawn(known: Known) -> Floats:
+            cells = random.integers(0, 2, size=known.table.widths, dtype=np.int8).astype(np.float64)
+            cells -= 0.5
+            cells *= 2 * np.sqrt(known.weights)
+            return cells
+
+        out = self.zeros() if self.base is None else drawn(self.base)
+        self.spread({known.name: drawn(known) for known in self.upper}, out)
+        return out
 
     def normal(self, base: Floats) -> Floats:
         """Return N·base = Σ Aᵀ W A·base over all tables."""

@@ -6,7 +6,7 @@ section 14).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -20,6 +20,8 @@ from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number
 ROUNDOFF = 1e-6  # of a unit: sums that differ by less are equal
+RAKED, LEAST = 12, 1e-6  # rounds of proportional fitting, and the least value of a cell in them
+NOISY = 0.25  # of a table's sum above 0, below 0: of more, noise is most of the table, and it is not fitted
 CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 
 
@@ -80,16 +82,24 @@ class Parts(NamedTuple):
 Fill = Callable[[Floats, Floats, Mask | None, Along, int], Floats]
 
 
-def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units) -> Floats:
-    """Return base values in whole units: fixed totals are met, tables of the chain are within few units of theirs."""
+Held = tuple[Observed, Floats]  # a table on the base, and its cells as whole numbers, which stand already
+
+
+def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units, held: Held | None = None) -> Floats:
+    """Return base values in whole units: fixed totals are met, tables of the chain are within few units of theirs.
+
+    With `held`, they add up to the whole units of that table.
+    """
     own = None if chain.group.base is None else chain.group.base.fixed
     steps = [(Parts.base(base.shape), own)]
     steps += [(Parts.of(level.known.table), level.known.fixed) for level in chain.levels]
     if fixed is not None:  # tables that are no finer would not let all fixed totals be met
-        finer = [level for level in chain.levels if _finer(level.known.table, fixed.joint)]
-        steps = [steps[0], *((Parts.of(level.known.table), None) for level in finer), (Parts.of(fixed.joint), None)]
-    top = Sums(*steps[-1][0]).up(base) * units.per
-    integers = np.rint(top) if fixed is None else _meeting(top, fixed, units)
+        steps = [steps[0], *_above(chain, fixed.joint), (Parts.of(fixed.joint), None)]
+    if held is not None:
+        steps, integers = [steps[0], *_above(chain, held[0]), (Parts.of(held[0]), None)], held[1]
+    else:
+        top = Sums(*steps[-1][0]).up(base) * units.per
+        integers = np.rint(top) if fixed is None else _meeting(top, fixed, units)
 
     def fill(integers: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
         return carried(integers, real * units.per, free, along, axis)
@@ -99,6 +109,11 @@ def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units) -> Fl
             stays = np.pad(stays, [(0, n - m) for n, m in zip(fine.widths, stays.shape, strict=True)])  # noqa: PLW2901
         integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), stays, fill)
     return integers
+
+
+def _above(chain: Chain, table: Observed) -> list[tuple[Parts, None]]:
+    """Return the tables of the chain that are finer than a table."""
+    return [(Parts.of(level.known.table), None) for level in chain.levels if _finer(level.known.table, table)]
 
 
 def _finer(table: Observed, other: Observed) -> bool:
@@ -189,10 +204,19 @@ def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
 # estimates are negative, and downward beside them (docs/mathematics.md, section 14).
 
 
-def displayed(chain: Chain, base: Floats) -> Floats:
-    """Return whole numbers ≥ 0 for the base, each within 1 of its projection along its axis."""
+def displayed(chain: Chain, base: Floats, held: Held | None = None, margins: Sequence[Sums] = ()) -> Floats:
+    """Return whole numbers ≥ 0 for the base, each within 1 of its projection along its axis.
+
+    With `held`, they add up to that table's, which are ≥ 0. With `margins` base values are raked to theirs first.
+    """
+    if margins:
+        base = raked(base, margins, None if held is None else (Sums(held[0].positions, held[0].widths), held[1]))
     steps = [Parts.base(base.shape), *(Parts.of(level.known.table) for level in chain.levels)]
-    integers = np.maximum(np.rint(Sums(*steps[-1]).up(base)), 0.0)
+    if held is None:
+        integers = np.maximum(np.rint(Sums(*steps[-1]).up(base)), 0.0)
+    else:
+        steps = [steps[0], *(parts for parts, _ in _above(chain, held[0])), Parts.of(held[0])]
+        integers = held[1]
 
     def fill(integers: Floats, real: Floats, _: Mask | None, along: Along, axis: int) -> Floats:
         return carried(integers, projected(integers, real, along, axis), None, along, axis)
@@ -200,6 +224,28 @@ def displayed(chain: Chain, base: Floats) -> Floats:
     for coarse, fine in zip(steps[:0:-1], steps[-2::-1], strict=True):
         integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), None, fill)
     return integers
+
+
+def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | None = None) -> Floats:
+    """Return base values above 0 whose margins are near those of `base`, as far as these are above 0.
+
+    By iterative proportional fitting, in RAKED rounds from the margin with the most noise below 0, if it is not too
+    much, to that with the least, which holds best; `held` are sums that hold best of all. Without it small cells below
+    0 are taken from the others of a sum, as the nearest numbers above 0 are, and sums across it are far off.
+    """
+    known = [(sums, sums.up(base)) for sums in margins]
+    noise = [float(-np.minimum(each, 0).sum() / max(np.maximum(each, 0).sum(), LEAST)) for _, each in known]
+    order = sorted((n for n in range(len(margins)) if noise[n] <= NOISY), key=lambda n: -noise[n])
+    wanted = [(known[n][0], np.maximum(known[n][1], 0.0)) for n in order]
+    wanted += [] if held is None else [held]
+    values = np.maximum(base, LEAST)
+    for _ in range(RAKED):
+        for sums, totals in wanted:
+            own = sums.up(values)
+            factors = np.ones_like(values)
+            sums.down(np.maximum(totals, LEAST) / np.maximum(own, LEAST) - 1, factors)
+            values *= factors
+    return values
 
 
 def projected(sums: Floats, real: Floats, along: Along, axis: int) -> Floats:

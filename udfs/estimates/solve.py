@@ -8,15 +8,19 @@ from functools import cached_property
 
 import numpy as np
 
-from udfs.estimates.group import Fixed, Group, Known, require_agreement
+from udfs.estimates.cliques import Cliques
+from udfs.estimates.group import Fixed, Group, Known, Weights, require_agreement
 from udfs.estimates.preconditioners import Chain, Lattice
-from udfs.estimates.rounding import Units, displayed, rounded
-from udfs.estimates.tables import SLAB, EstimateError, Int32s, Observed, Sums, in_order, sums_between
-from udfs.estimates.variances import Drawn, Draws, Variances, alike, combined, signs
+from udfs.estimates.residuals import Residuals
+from udfs.estimates.rounding import Held, Units, displayed, rounded
+from udfs.estimates.tables import EstimateError, Int32s, Observed, add_scaled, dot, sums_between
+from udfs.estimates.variances import Drawn, Draws, Variances, alike, combined
 from udfs.numbers.arrays import Floats, Int64s
 
 TOLERANCE = 1e-4
 MOST_ITERATIONS = 2000
+MOST_CELLS = 200_000_000  # of a vector
+ENUMERATED = 2**22  # finest common cells: up to so many they are a vector, whatever the tables
 RESTARTS = 5
 SEEN = 1e-3  # of a standard error: how much rounding may change a sum
 CLOSE = 0.1  # of the tolerance, squared: where bounds of the error are looked at
@@ -53,9 +57,32 @@ class Solver:
         return Lattice(self.group)
 
     @property
+    def space(self) -> Group | Cliques:
+        """Where vectors live."""
+        return self.group
+
+    @property
     def exact(self) -> bool:
         """Whether two passes are the solution."""
         return self.chain.exact
+
+    @property
+    def _bounds(self) -> bool:
+        """Whether errors are bounded by what tables tell."""
+        return self.chain.bounds
+
+    def _alone(self, right: Floats) -> float:
+        """Return the variance that base cells alone would give a contrast."""
+        alone = self.chain.start if self.fixed is None else self.fixed.metric  # above 0, also of fixed base cells
+        return dot(right, alone * right)
+
+    def rounded(self, estimate: Floats, units: Units) -> Floats:
+        """Return a vector in whole units."""
+        return rounded(self.chain, self.fixed, estimate, units)
+
+    def displayed(self, estimate: Floats, tables: Sequence[Observed]) -> Floats:
+        """Return a vector of whole numbers that are not negative; `tables` are on the group's base."""
+        return displayed(self.chain, estimate)
 
     def estimate(self) -> tuple[Floats, float]:
         """Return the least-squares base and the bound of its error in standard errors."""
@@ -70,15 +97,14 @@ class Solver:
         """Return N⁻¹·right in the free space; raises EstimateError where the tables do not determine it."""
         if self.exact:
             return self.chain.solve(right)
-        solution = np.zeros(self.group.shape)
-        alone = self.chain.start if self.fixed is None else self.fixed.metric  # above 0, also of fixed base cells
-        least = NOTHING * dot(right, alone * right)  # a sum of fixed totals has no variance
+        solution = self.space.zeros()
+        least = NOTHING * self._alone(right)  # a sum of fixed totals has no variance
         most = math.inf  # a sum that the tables do not determine grows beyond it: no residual is small beside it
-        if not self.chain.bounds:
+        if not self._bounds:
             most = max(least, dot(right, self._preconditioned(self._reduced(right.copy()))) / UNBOUNDED)
 
         def residual() -> Floats:
-            out = self.group.normal(solution)
+            out = self.space.normal(solution)
             return np.subtract(right, out, out=out)
 
         def scale() -> float:
@@ -125,7 +151,7 @@ class Solver:
                 return math.sqrt(max(bound, 0.0))
             share = CLOSE
             while done < MOST_ITERATIONS:
-                image = self.group.normal(direction)
+                image = self.space.normal(direction)
                 length = dot(direction, image)
                 if not (size > 0 and length > FLAT * size):
                     break
@@ -147,25 +173,75 @@ class Solver:
         )
 
 
-def _pieces(base: Floats) -> list[slice]:
-    return [slice(start, start + SLAB) for start in range(0, base.size, SLAB)]
+@dataclass(eq=False)
+class CliqueSolver(Solver):
+    """The same steps over vectors of cliques, where the base is too large to be enumerated.
 
+    In place of M stands what tables alone represent of the residual: r = Σ Aᵀρ for functions ρ of their cells, so that
+    rᵀN⁻¹r ≤ Σ V·ρ².
+    """
 
-def dot(one: Floats, other: Floats) -> float:
-    """Return the sum of products, added piece by piece in order: the same for any number of threads."""
-    a, b = one.reshape(-1), other.reshape(-1)
-    return math.fsum(in_order(lambda piece: float(np.einsum("i,i->", a[piece], b[piece])), _pieces(a)))
+    most: int = 0
+    cliques: Cliques = field(init=False)
 
+    def __post_init__(self) -> None:
+        if held := [known.name for known in self.group.known if known.fixed is not None]:
+            raise EstimateError(
+                f"{', '.join(held)}: totals without noise cannot be held where the finest common cells are too many "
+                f"to be enumerated ({self.group.size:,})"
+            )
+        self.cliques = Cliques(self.group, self.most)
 
-def add_scaled(out: Floats, factor: float, other: Floats) -> None:
-    """Add `factor`·`other` to `out`, without an array of that size."""
-    a, b = out.reshape(-1), other.reshape(-1)
+    @cached_property
+    def _residuals(self) -> Residuals:
+        return Residuals(self.cliques)
 
-    def add(piece: slice) -> None:
-        a[piece] += factor * b[piece]
+    @property
+    def space(self) -> Group | Cliques:
+        """Where vectors live."""
+        return self.cliques
 
-    for _ in in_order(add, _pieces(a)):
-        pass
+    @property
+    def exact(self) -> bool:
+        """Never: there are crossing tables."""
+        return False
+
+    @property
+    def _bounds(self) -> bool:
+        return self._residuals.bounds
+
+    def _alone(self, right: Floats) -> float:
+        return 0.0
+
+    def estimate(self) -> tuple[Floats, float]:
+        """Return the least-squares vector and the bound of its error in standard errors."""
+        vector = self.cliques.zeros()
+        return vector, self._improve(vector, lambda: self.cliques.gradient(vector), lambda: 1.0)
+
+    def _preconditioned(self, right: Floats) -> Floats:
+        return self._residuals.solve(right)
+
+    def _bound(self, rest: Floats, size: float) -> float:
+        return self._residuals.bound(rest) if self._bounds else size / UNBOUNDED
+
+    def rounded(self, estimate: Floats, units: Units) -> Floats:
+        """Return a vector in whole units, whose cliques agree to the last one."""
+        return self._handed_on(estimate, lambda group, part, held: rounded(Chain(group), None, part, units, held))
+
+    def displayed(self, estimate: Floats, tables: Sequence[Observed]) -> Floats:
+        """Return a vector of whole numbers that are not negative, whose cliques agree and are near all tables."""
+        margins = iter(self.cliques.margins(tables))
+        return self._handed_on(estimate, lambda group, part, held: displayed(Chain(group), part, held, next(margins)))
+
+    def _handed_on(self, vector: Floats, make: Callable[[Group, Floats, Held | None], Floats]) -> Floats:
+        out = self.cliques.zeros()
+        parts, made = self.cliques.of(vector), self.cliques.of(out)
+        for one, part, place in zip(self.cliques.cliques, parts, made, strict=True):
+            held = None
+            if one.parent is not None and one.shared is not None and one.from_parent is not None:
+                held = one.shared, one.from_parent.up(made[one.parent])
+            place[...] = make(one.group, part, held)
+        return out
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +264,12 @@ class Estimates:
     standard errors from the least-squares solution.
     """
 
-    def __init__(self, tables: Sequence[Observed], *, unit: float, tolerance: float) -> None:
+    def __init__(self, tables: Sequence[Observed], *, unit: float, tolerance: float, most: int) -> None:
         self.tables = {table.name: table for table in tables}
-        self._solver = Solver(Group(tables), tolerance, unit)
+        self._solver = solver_of(Group(tables), tolerance, unit, most)
         estimate, self.residual = self._solver.estimate()
         self.iterations, self.exact = self._solver.iterations, self._solver.exact
+        self.size = estimate.size
         self._variances = Variances(self._solver.group)
         self._units = Units.of(estimate, unit)
         self._whole, self.rounding = self._rounded(estimate)
@@ -203,14 +280,14 @@ class Estimates:
 
     def _rounded(self, estimate: Floats) -> tuple[Floats, float]:
         solver = self._solver
-        units = rounded(solver.chain, solver.fixed, estimate, self._units)
-        sums = solver.group.folded(estimate - self._units.values(units))
+        units = solver.rounded(estimate, self._units)
+        sums = solver.space.folded(estimate - self._units.values(units))
         shares = [0.0]
-        for known in solver.group.upper:
-            error = np.sqrt(combined(self._variances.inside(known), self._variances.outside(known)))
-            shares.append(
-                float(np.divide(np.abs(sums[known.name]), error, out=error, where=error > 0).max(initial=0.0))
-            )
+        for known in solver.group.known:
+            if known.name in sums:
+                error = np.sqrt(combined(self._variances.inside(known), self._variances.outside(known)))
+                off = np.abs(sums.pop(known.name))
+                shares.append(float(np.divide(off, error, out=error, where=error > 0).max(initial=0.0)))
         return units, max(shares)
 
     @cached_property
@@ -220,7 +297,7 @@ class Estimates:
 
     def table(self, name: str) -> Floats:
         """Return the estimates of one table's cells, exact multiples of `unit`; raises where no tables make them up."""
-        return self._units.values(self._sums(name).up(self._whole))
+        return self._units.values(self._up(name, self._whole))
 
     def display(self) -> dict[str, Int64s]:
         """Return, of each table that can be estimated, whole numbers of at least 0 that add up over all tables.
@@ -228,18 +305,22 @@ class Estimates:
         They are sums of one displayed base. Not unbiased; fixed totals are displayed as they are where they are whole,
         not negative, and no part of a sum with parts that are.
         """
-        base = displayed(self._solver.chain, self.base)
-        shown = {}
+        estimated: dict[str, Observed] = {}
         for name in self.tables:
             with suppress(EstimateError):
-                shown[name] = self._sums(name).up(base).astype(np.int64)
-        return shown
+                estimated[name] = self._estimated(name)
+        base = self._solver.displayed(self.base, list(estimated.values()))
+        return {name: self._solver.space.up(table, base).astype(np.int64) for name, table in estimated.items()}
 
-    def _sums(self, name: str) -> Sums:
+    def _up(self, name: str, base: Floats) -> Floats:
+        return self._solver.space.up(self._estimated(name), base)
+
+    def _estimated(self, name: str) -> Observed:
+        """Return a table on the group's base; raises EstimateError where no weighted table makes up its cells."""
         table = self._solver.group.on_base(self.tables[name])
         if table.values is None and all(sums_between(known.table, table) is None for known in self._solver.group.known):
             raise EstimateError(f"{name}: no weighted table makes up its cells")
-        return Sums(table.positions, table.widths)
+        return table
 
     def variances(self, name: str) -> Floats:
         """Return the variance of each estimate of a table: exact where `exact`, else an upper bound."""
@@ -250,20 +331,21 @@ class Estimates:
         group, random = self._solver.group, np.random.default_rng(seed)
         seen = Draws(group, [group.on_base(self.tables[name]) for name in names])
         for _ in range(draws):
-            seen.add(self._solver.solve(signs(group, random)))
+            base = self._solver.solve(self._solver.space.signs(random))
+            seen.add({name: self._up(name, base) for name in names})
         return {name: seen.of(name) for name in names}
 
     def errors(self, noise: Mapping[str, Floats], names: Iterable[str]) -> Iterator[tuple[str, Floats]]:
         """Yield the errors of tables' estimates for this noise of the published values, by the same solution."""
-        group = self._solver.group
-        right = np.zeros(group.shape)
+        group, space = self._solver.group, self._solver.space
+        right = space.zeros()
         for name, of_cells in noise.items():
             table = group.on_base(self.tables[name])
             assert table.variance is not None
             weights = np.divide(1.0, table.variance, out=np.zeros(table.variance.shape), where=table.variance > 0)
-            Sums(table.positions, table.widths).down(of_cells * weights, right)
+            space.down(table, of_cells * weights, right)
         base = self._solver.solve(right)
-        yield from ((name, self._sums(name).up(base)) for name in names)
+        yield from ((name, self._up(name, base)) for name in names)
 
     def alike(self, name: str, parts: Mapping[str, Int32s]) -> tuple[Int32s, ...]:
         """Return classes of the positions on each axis of a table that nothing tells apart (udfs.estimates.variances).
@@ -275,31 +357,47 @@ class Estimates:
         laws = [Known(other, group.on_base(self.tables[other]), x, x) for other, x in numbers.items()]
         return alike(group.on_base(self.tables[name]), [*group.known, *laws])
 
-    def contrast(self, weights: Floats) -> Contrast:
-        """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it."""
-        own = self._solver.group.from_given(weights)
+    def contrast(self, weights: Weights) -> Contrast:
+        """Return the estimate of Σ weights·cells of the given base; raises where the tables do not determine it.
+
+        Weights are those of all cells, or a factor for each axis.
+        """
+        own = self._solver.space.from_given(weights)
         direction = self._solver.solve(own)
         coefficients = {}
         for name, table in self.tables.items():
             if table.variance is not None:
-                cells = self._sums(name).up(direction)
+                cells = self._up(name, direction)
                 coefficients[name] = np.divide(
                     cells, table.variance, out=np.zeros_like(cells), where=table.variance > 0
                 )
         value = float(self._units.values(np.asarray(dot(own, self._whole))))
         return Contrast(value, max(dot(own, direction), 0.0), coefficients, direction)
 
-    def covariance(self, one: Contrast, other: Floats) -> float:
+    def covariance(self, one: Contrast, other: Weights) -> float:
         """Return the covariance of a contrast and another, given by its weights on the given base."""
-        return dot(one.direction, self._solver.group.from_given(other))
+        return dot(one.direction, self._solver.space.from_given(other))
 
 
-def reconcile(tables: Sequence[Observed], *, unit: float, tolerance: float = TOLERANCE) -> Estimates:
+def solver_of(group: Group, tolerance: float, unit: float, most: int) -> Solver:
+    """Return a solver of vectors on the base where this is a table, or small, or totals are held; else of cliques.
+
+    Raises EstimateError where vectors would have more than `most` cells.
+    """
+    enumerable = group.base is not None or any(known.fixed is not None for known in group.known)
+    if group.size <= (most if enumerable else min(most, ENUMERATED)):
+        return Solver(group, tolerance, unit)
+    return CliqueSolver(group, tolerance, unit, most=most)
+
+
+def reconcile(
+    tables: Sequence[Observed], *, unit: float, tolerance: float = TOLERANCE, most: int = MOST_CELLS
+) -> Estimates:
     """Return the generalised least-squares estimates of one group of tables.
 
     Guarantee: estimates are linear in the published values, with coefficients of public variances alone, so they are
     unbiased where these are, and of least variance among such where the variances are true. `unit` is a power of
-    ten, made finer where rounding would show, and coarser where sums would not be whole below 2⁵³. Raises
-    EstimateError where the tables cannot be reconciled. docs/mathematics.md, section 14.
+    ten, made finer where rounding would show, and coarser where sums would not be whole below 2⁵³. `most`: cells that
+    a vector may have. Raises EstimateError where the tables cannot be reconciled. docs/mathematics.md, section 14.
     """
-    return Estimates(tables, unit=unit, tolerance=tolerance)
+    return Estimates(tables, unit=unit, tolerance=tolerance, most=most)

@@ -1,5 +1,6 @@
 """Tables on a grid of finest common cells, and the sums that lead from one table's cells to another's."""
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.sparse import csgraph
 
 from udfs.numbers.arrays import Floats, Int64s
 
@@ -63,6 +65,27 @@ def row_slabs(shape: tuple[int, ...]) -> list[slice]:
     """Return the slabs of the first axis that threads work on."""
     rows = max(1, SLAB // max(1, int(np.prod(shape[1:]))))
     return [slice(start, min(start + rows, shape[0])) for start in range(0, shape[0], rows)]
+
+
+def _pieces(base: Floats) -> list[slice]:
+    return [slice(start, start + SLAB) for start in range(0, base.size, SLAB)]
+
+
+def dot(one: Floats, other: Floats) -> float:
+    """Return the sum of products, added piece by piece in order: the same for any number of threads."""
+    a, b = one.reshape(-1), other.reshape(-1)
+    return math.fsum(in_order(lambda piece: float(np.einsum("i,i->", a[piece], b[piece])), _pieces(a)))
+
+
+def add_scaled(out: Floats, factor: float, other: Floats) -> None:
+    """Add `factor`·`other` to `out`, without an array of that size."""
+    a, b = out.reshape(-1), other.reshape(-1)
+
+    def add(piece: slice) -> None:
+        a[piece] += factor * b[piece]
+
+    for _ in in_order(add, _pieces(a)):
+        pass
 
 
 class Along:
@@ -216,3 +239,30 @@ def _paired(codes: Int64s, positions: Int32s) -> Int64s:
     both = codes * (int(positions.max(initial=0)) + 2) + positions + 1
     inverse: Int64s = np.unique(both, return_inverse=True)[1].astype(np.int64, copy=False)
     return inverse
+
+
+def common(one: Observed, other: Observed) -> tuple[Observed, Observed] | None:
+    """Return the finest table whose cells both tables make up, from the cells of each; None where they share none.
+
+    On each axis its positions are the smallest sets of entries that hold every position of both either entirely or
+    not at all, and that neither table leaves out.
+    """
+    steps: tuple[list[Int32s], list[Int32s]] = [], []
+    for axis, (a, b) in enumerate(zip(one.positions, other.positions, strict=True)):
+        widths = one.widths[axis], other.widths[axis]
+        met = (a >= 0) | (b >= 0)
+        ends = np.where(a < 0, widths[0], a)[met], np.where(b < 0, widths[1], b)[met] + widths[0] + 1
+        nodes = sum(widths) + 2  # positions of both, and outside each
+        graph = sparse.csr_array((np.ones(len(ends[0])), ends), shape=(nodes, nodes))
+        label = csgraph.connected_components(graph, directed=False)[1]
+        label[np.isin(label, label[[widths[0], nodes - 1]])] = -1
+        label[np.setdiff1d(np.arange(nodes), np.concatenate(ends))] = -1  # positions without an entry
+        if (label < 0).all():
+            return None
+        label = joint_positions([label.astype(np.int32)])
+        steps[0].append(label[: widths[0]])
+        steps[1].append(label[widths[0] + 1 : nodes - 1])
+    both = tuple(int(axis.max()) + 1 for axis in steps[0])
+    return Observed(one.name, tuple(steps[0]), both, None, None), Observed(
+        other.name, tuple(steps[1]), both, None, None
+    )

@@ -4,7 +4,7 @@ What the least-squares estimate knows of a cell is at least what any selection o
 (docs/mathematics.md, section 14): here the best that is found from inside the cell, and the best from outside it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,7 +122,6 @@ class Draws:
     """Sums over draws of the squared errors of tables, pooled over cells that are alike."""
 
     def __init__(self, group: Group, tables: Sequence[Observed]) -> None:
-        self._sums = {table.name: Sums(table.positions, table.widths) for table in tables}
         self._classes = {table.name: alike(table, group.known) for table in tables}
         self._pools = {
             name: Sums(classes, tuple(int(axis.max()) + 1 for axis in classes))
@@ -133,11 +132,11 @@ class Draws:
         }
         self._draws = 0
 
-    def add(self, base: Floats) -> None:
-        """Count one more solution of drawn signs."""
+    def add(self, cells: Mapping[str, Floats]) -> None:
+        """Count one more solution of drawn signs: the tables' cells."""
         self._draws += 1
         for name, pool in self._pools.items():
-            squares = self._sums[name].up(base) ** 2
+            squares = cells[name] ** 2
             mean = pool.up(squares) / pool.up(np.broadcast_to(1.0, squares.shape))
             self._seen[name][0] += mean
             self._seen[name][1] += mean**2
@@ -157,20 +156,6 @@ class Draws:
         upper = mean * degrees / chdtri(degrees, ABOVE)
         cells = np.ix_(*self._classes[name])
         return Drawn(mean[cells], upper[cells])
-
-
-def signs(group: Group, random: np.random.Generator) -> Floats:
-    """Return Aᵀ√W·z for signs z, of which N is the covariance: N⁻¹ of it is the error of the base in one draw."""
-
-    def drawn(known: Known) -> Floats:
-        cells = random.integers(0, 2, size=known.table.widths, dtype=np.int8).astype(np.float64)
-        cells -= 0.5
-        cells *= 2 * np.sqrt(known.weights)
-        return cells
-
-    out = np.zeros(group.shape) if group.base is None else drawn(group.base)
-    group.spread({known.name: drawn(known) for known in group.upper}, out)
-    return out
 
 
 def alike(table: Observed, known: Sequence[Known]) -> tuple[Int32s, ...]:

@@ -49,7 +49,6 @@ const prdp = (() => {
   const pureOf = (f, u) => {
     const p = f.parameters;
     switch (p.kind) {
-      case "laplace": return u;
       case "generalized_gaussian": return Math.pow(u, p.p);
       case "exponential_polylog":
         return p.d * (Math.pow(Math.log(p.a) + Math.log1p(u / p.a), p.p) - Math.pow(Math.log(p.a), p.p));
@@ -58,7 +57,12 @@ const prdp = (() => {
         const {shifts, logs} = f.losses.pure;
         return Math.exp(read(shifts, [0], logs.map(v => [v]), Math.log(u), 0));
       }
+      default: throw new Error(`This page cannot compute losses of the kind ${p.kind}: see prdp explain`);
     }
+  };
+  const between = ({steps, values}, n) => {  // straight from point to point, and beyond the last
+    const above = steps.findIndex(step => step >= n), i = above < 0 ? steps.length - 1 : Math.max(above, 1);
+    return values[i] + (values[i] - values[i - 1]) * (n - steps[i]) / (steps[i] - steps[i - 1]);
   };
   const lastOctave = (f, scale) => {  // from there on the paper's bound is as good
     const {scales, steps, ratios} = f.losses, known = Math.floor(steps[steps.length - 1] / Math.LN2);
@@ -101,9 +105,9 @@ const prdp = (() => {
       case "laplace":
         return tight ? excess(x / scale, f.step / fineness(f, scale) / scale) : paper(x / scale);
       case "designed": {
-        const {steps, losses} = f.losses.curve, n = Math.ceil(x / f.step * (1 - 2 ** -48));
-        const at = steps.findIndex(knot => knot >= n);
-        return at < 0 ? losses[losses.length - 1] : losses[at];
+        const {pure, curve} = f.losses, n = Math.ceil(x / f.step * (1 - 2 ** -48)), bound = paper(between(pure, n));
+        const at = tight ? curve.steps.findIndex(knot => knot >= n) : -1;
+        return at < 0 ? bound : Math.min(bound, curve.losses[at]);
       }
     }
     const n = Math.ceil(x / f.step * (1 - 2 ** -48)), bound = paper(pureOf(f, x / scale));
@@ -364,6 +368,13 @@ const prdp = (() => {
   const standing = l => Math.abs(l.rho / l.limit - 1) < CLOSE - 1 && untouched() ? (l.within ? "kept" : "broken")
     : !(l.rho <= l.limit) ? "broken" : l.rho * CLOSE <= l.limit ? "kept" : "near";  // losses are right to three digits
   const update = () => {
+    try { refresh(); } catch (error) {
+      const verdict = document.getElementById("verdict");
+      verdict.className = "broken";
+      verdict.textContent = error.message;
+    }
+  };
+  const refresh = () => {
     const found = D.limits.map((_, k) => limitOf(k)), tables = D.tables.map((_, t) => tableOf(t));
     const over = found.filter(l => l.limit !== null && standing(l) === "broken").length, near = found.filter(l => standing(l) === "near").length, stated = found.filter(l => l.limit !== null).length;
     const verdict = document.getElementById("verdict"), cells = tables.reduce((n, t) => n + t.cells, 0);

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
+from fractions import Fraction
+from itertools import takewhile
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -9,21 +12,29 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.accountant import Charged, check
-from pipeline.accounting.allocation import allocate, relaxed
+from pipeline.accounting.allocation import relaxed, settled
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
-from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.programme_search import Unreached
 from pipeline.accounting.targets import CalibrationError, unusable
-from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
+from pipeline.base.errors import BudgetRefused, PlanError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
-from pipeline.plan.drafts import Allocation, Place, allocation_of
-from pipeline.plan.load import NOTHING, draft_of, load_plan, plan_of
+from pipeline.plan.drafts import Allocation, Place, allocation_of, bounds_of
+from pipeline.plan.load import NOTHING, draft_of, plan_of
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.plan_schema import UNUSABLE, WISHES
-from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, read_text, text_of, written
+from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.verdict import named_part
+from pipeline.planning.explain.resolved import (
+    holder_of,
+    replace_target,
+    scales_of,
+    solution_text,
+    solve_targets,
+    table_name,
+    write_plan,
+)
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
 
@@ -63,21 +74,30 @@ def allocated_plan(
     allocation = allocation_of(draft, spec)
     problem = allocation.problem
     try:
-        numbers = allocate(problem)
+        everywhere, chosen = allocation.places, settled(problem)
+    except Unreached as error:
+        raise BudgetRefused(f"refused by the draft's limits: {error}") from None
     except CalibrationError as error:
         raise PlanError(f"{path}: calibrate: {error}") from None
     except Unmet as unmet:
         raise BudgetRefused(*_refusal(problem, unmet)) from None
-    data = _stated(text.data, problem, numbers, allocation)
+    problem, numbers = chosen.problem, chosen.numbers
+    measured = {i for each in problem.unknowns for i in each.members}
+    places = {i: place for i, place in allocation.places.items() if i in measured}
+    allocation = replace(allocation, problem=problem, places=places)
+    derived = sorted({everywhere[i].query for each in chosen.derived for i in each.members})
+    data = _stated(text.data, problem, numbers, allocation, derived)
     plan = plan_of(text_of(data, path), path, variables)
     policy = policy_of(plan)
-    for bound in problem.bounds:
+    bounds = bounds_of(plan, spec.calibrate)
+    for bound in bounds:
         earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
         check([bound.limit], earlier, Charged(plan.release, policy, 1))
-    scales, solved = _chosen(plan, policy, allocation), solve_targets(plan, data)
+    scales, solved = _chosen(draft, problem.at(numbers), allocation), solve_targets(plan, data)
     entries = [*map(_entry, allocation.places.values(), scales), *(_solved_entry(plan, each) for each in solved)]
-    chosen = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
-    annotated = _annotated(text, data, entries, chosen)
+    why = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
+    annotated = _annotated(text, data, entries, why)
+    unmeasured = _derived(problem, problem.at(numbers), chosen.derived)
     result = {
         "plan_digest": plan.digest,
         "found": scales,
@@ -85,20 +105,21 @@ def allocated_plan(
         "limits": [
             {"at": reference.to_json(), "rho": as_json(bound.limit.rho), "times": bound.times}
             | {"spent": up_float(bound.spent(policy))}
-            for reference, bound in zip(allocation.references, problem.bounds, strict=True)
+            | ({"buys": chosen.buys[b]} if b in chosen.buys else {})
+            for b, (reference, bound) in enumerate(zip(allocation.references, bounds, strict=True))
         ],
+        "derived": unmeasured,
         "warnings": [
             *(line for query in plan.queries for line in warnings(query)),
-            *_units(plan, allocation, spec.calibrate.minimise),
+            *_units(draft, allocation, spec.calibrate.minimise),
             *(ALL_BUT_EXACT.format(each.label) for v, each in enumerate(problem.unknowns) if _held(each, numbers[v])),
         ],
         "sizes_of": sizes_of,
         "comments_kept": annotated is not None,
         "out": None if out is None else str(out),
     }
-    final = annotated or parsed(
-        "".join(f"# {line}\n" for line in (chosen, *map(_header, scales))) + written(data), path
-    )
+    opening = "".join(f"# {line}\n" for line in (*_opening(text), why))
+    final = annotated or parsed(opening + written(data, _notes(data, scales, unmeasured)), path)
     if out is not None:
         write_plan(final.source, out, plan, variables)
     return result, final
@@ -108,12 +129,17 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     """Return the result for people."""
     rows = [["query", "scale", "chosen for", "error", "rho at the limits"]]
     for each in result["found"]:
-        rows.append([_name(each), _scale(each), _for(each["for"]), _error(each), _losses(each)])
+        rows.append([table_name(each), _scale(each), _for(each["for"]), _error(each), _losses(each)])
     lines = aligned(rows)
     lines += [solution_text(each) for each in result["solved"]]
+    rows = [["derived", "chosen for", "error"]]
+    rows += [[each["query"], _for(each["for"]), _error(each)] for each in result["derived"]]
+    lines += aligned(rows) if result["derived"] else []
+    lines += _usable([*result["found"], *result["derived"]])
     for limit in result["limits"]:
         times = f" for {limit['times']} years" if limit["times"] > 1 else ""
-        lines.append(f"at {reference_text(limit['at'])}: rho {bound_text(limit['spent'])} of {limit['rho']}{times}")
+        spent = f"rho {bound_text(limit['spent'])} of {limit['rho']}{times}{_bought(limit)}"
+        lines.append(f"at {reference_text(limit['at'])}: {spent}")
     if result["sizes_of"] is not None:
         lines.append(f"totals and sizes that the draft leaves open: {result['sizes_of']}")
     lines += [f"warning: {text}" for text in result["warnings"]]
@@ -122,6 +148,12 @@ def allocated_text(result: Mapping[str, Any]) -> str:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
         lines.append(f"written  {result['out']}{kept}")
     return "\n".join(lines)
+
+
+def _bought(limit: Json) -> str:
+    if "buys" not in limit:
+        return ""
+    return f"; a tenth more of it would make about {1000 * limit['buys']:.2g} more of 100 cells usable"
 
 
 def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
@@ -141,28 +173,48 @@ def _held(unknown: Unknown, n: int) -> bool:
     return unknown.nearly_exact(unknown.family.number_at(unknown.family.log_noise(n) - NEAR_EXACT))
 
 
-def _stated(data: Mapping[str, Any], problem: Problem, numbers: Mapping[int, int], allocation: Allocation) -> Any:
-    """Return the draft's data with scales in place of each `calibrate: plan`, and without its key calibrate."""
+def _derived(problem: Problem, policy: PolicySum, unknowns: Sequence[Unknown]) -> list[Json]:
+    """Return of each table that is not measured what it was to be, and the error of its estimates."""
+    variances = reconciled_variances(problem, policy)
+    return [
+        {"query": unknown.label, "for": _wish_json(unknown, None)}
+        | {"reconciled": error_once_reconciled(unknown, max(variances[i] for i in unknown.members))}
+        for unknown in unknowns
+    ]
+
+
+def _opening(text: PlanText) -> Iterator[str]:
+    """Yield the comment with which a text begins."""
+    for line in takewhile(lambda line: line.startswith("#"), text.source.splitlines() if text.in_file else ()):
+        yield line.removeprefix("#").strip()
+
+
+def _stated(
+    data: Mapping[str, Any],
+    problem: Problem,
+    numbers: Mapping[int, int],
+    allocation: Allocation,
+    derived: Sequence[int],
+) -> Any:
+    """Return the draft's data with mechanisms in place of each `calibrate: plan`, and without its key calibrate.
+
+    `derived`: the numbers of queries that are not measured.
+    """
     stated = {key: value for key, value in deepcopy(dict(data)).items() if key != "calibrate"}
     policy = problem.at(numbers)
     for i, place in allocation.places.items():
-        name = next(each.members[i].name for each in problem.unknowns if i in each.members)
+        unknown = next(each for each in problem.unknowns if i in each.members)
+        family, name = unknown.members[i], unknown.members[i].name
         scale = {name: as_json(getattr(policy.queries[i].mechanism, name))}
-        _replace_target(*_holder(stated["queries"][place.query], place.part), scale)
-    return stated
-
-
-def _holder(query: dict[str, Any], part: str | None) -> tuple[dict[str, Any], str]:
-    if part is None:
-        return query, "mechanism"
-    if part == OTHERS and OTHERS in query["mechanism"]:
-        return query["mechanism"], OTHERS
-    return query["mechanism"]["parts"], part
-
-
-def _replace_target(holder: dict[str, Any], key: str, scales: Json) -> None:
-    parameters = ((scales if name == "calibrate" else {name: value}) for name, value in holder[key].items())
-    holder[key] = {name: value for each in parameters for name, value in each.items()}
+        holder, key = holder_of(stated["queries"][place.query], place.part)
+        if unknown.choices:
+            stated_as = {k: as_json(v) if isinstance(v, Fraction) else v for k, v in family.fixed.items()}
+            holder[key] = {"kind": family.kind, **stated_as, "calibrate": holder[key]["calibrate"]}
+        replace_target(holder, key, scale)
+    left = [query for q, query in enumerate(stated["queries"]) if q not in derived]
+    unmeasured = [{k: v for k, v in stated["queries"][q].items() if k != "mechanism"} for q in derived]
+    more = {"derived": [*stated.get("derived", ()), *unmeasured]} if derived else {}
+    return stated | {"queries": left} | more
 
 
 def _path(place: Place) -> tuple[str | int, ...]:
@@ -174,14 +226,13 @@ def _chosen(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Json]
     """Return of each scale its place, what it was chosen for, what it gives, and its query's loss at each limit."""
     problem, names = allocation.problem, [query.name for query in plan.queries]
     losses = [
-        [{"at": reference.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, name))} for name in names]
+        {
+            q: {"at": reference.to_json(), "rho": up_float(policy.query_loss_at(bound.limit.at, names[q]))}
+            for q in {place.query for place in allocation.places.values()}
+        }
         for reference, bound in zip(allocation.references, problem.bounds, strict=True)
     ]
-    variances = {
-        i: variance
-        for lattice in problem.lattices
-        for i, variance in zip(lattice.members, lattice.reconciled(problem.variances(lattice, policy)), strict=True)
-    }
+    variances = reconciled_variances(problem, policy)
     chosen: list[Json] = []
     for unknown in problem.unknowns:
         for i, family in unknown.members.items():
@@ -191,35 +242,55 @@ def _chosen(plan: Plan, policy: PolicySum, allocation: Allocation) -> list[Json]
                 | ({} if place.part is None else {"part": place.part})
                 | {family.name: as_json(getattr(mechanism, family.name)), "scale": family.name}
                 | {"for": _wish_json(unknown, mechanism), "error": float(unknown.error.value(mechanism))}
-                | ({"reconciled": _reconciled(unknown, variances[i])} if i in variances else {})
+                | ({"reconciled": error_once_reconciled(unknown, variances[i])} if i in variances else {})
                 | {"losses": [of_queries[place.query] for of_queries in losses]}
             )
     return chosen
 
 
-def _reconciled(unknown: Unknown, variance: float) -> float:
+def reconciled_variances(problem: Problem, policy: PolicySum) -> dict[int, float]:
+    """Return the variance of the estimates of each policy's cells, of those in lattices."""
+    return {
+        i: variance
+        for lattice in problem.lattices
+        for i, variance in zip(
+            lattice.numbers, lattice.reconciled_members(problem.variances(lattice, policy)).tolist(), strict=True
+        )
+    }
+
+
+def error_once_reconciled(unknown: Unknown, variance: float) -> float:
     """Return the error of estimates of a variance: the share of unusable cells, or the standard error."""
     error = unknown.error
     return unusable(error, np.sqrt([variance])) if error.quantity == UNUSABLE else sqrt(variance)
 
 
-def _wish_json(unknown: Unknown, mechanism: Mechanism) -> dict[str, Any]:
+def _wish_json(unknown: Unknown, mechanism: Mechanism | None) -> dict[str, Any]:
     """Return a wish as a plan writes it, with the measure of the errors of a weight."""
     numbers = {name: as_json(value) for name, value in unknown.error.numbers.items() if name in WISHED}
-    if mechanism.additive and not unknown.error.total:
+    if (mechanism is None or mechanism.additive) and not unknown.error.total:
         numbers.pop("total", None)
     if unknown.weight is None:
         return numbers
     measure = next(iter(numbers))
-    return {"weight": as_json(unknown.weight), "error": measure} | {k: v for k, v in numbers.items() if k != measure}
+    if unknown.usable_share is not None:
+        numbers["usable"] = as_json(unknown.usable_share)
+    beside = {k: v for k, v in numbers.items() if k != measure or measure == "within"}
+    return {"weight": as_json(unknown.weight), "error": measure} | beside
 
 
 def _for(wish: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in wish.items() if name != "error")
 
 
-def _name(each: Json) -> str:
-    return f"{each['query']} ({each['part']})" if "part" in each else str(each["query"])
+def _usable(tables: Sequence[Json]) -> Iterator[str]:
+    """Yield the share of usable cells of all tables that have one, by weight, as published and reconciled."""
+    counted = [each for each in tables if each["for"].get("error") == "within"]
+    weights = [each["for"]["weight"] for each in counted]
+    if counted:
+        published = np.average([1 - each.get("error", 1) for each in counted], weights=weights)
+        reconciled = np.average([1 - each.get("reconciled", each.get("error")) for each in counted], weights=weights)
+        yield f"usable cells, by weight: {100 * published:.1f} % as published, {100 * reconciled:.1f} % reconciled"
 
 
 def _scale(each: Json) -> str:
@@ -229,6 +300,8 @@ def _scale(each: Json) -> str:
 def _error(each: Json) -> str:
     wish = each["for"]
     if "within" in wish:
+        if "error" not in each:
+            return f"usable cells, reconciled {1 - each['reconciled']:.4g}"
         share = f"{'usable cells' if 'weight' in wish else 'share of cells'} {1 - each['error']:.4g}"
         return share + (f", reconciled {1 - each['reconciled']:.4g}" if "reconciled" in each else "")
     what = "quantile of the relative error" if "quantile" in wish else wish.get("error", next(iter(wish)))
@@ -266,8 +339,14 @@ def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str)
     return changed if changed is not None and changed.data == data else None
 
 
-def _header(each: Json) -> str:
-    return f"{each['query']}: {_scale(each)} {_comment(each)}"
+def _notes(data: Json, scales: Sequence[Json], derived: Sequence[Json]) -> dict[str, list[list[str]]]:
+    """Return of each table what its scales, or it as a derived one, were chosen for."""
+    notes: dict[str, list[str]] = {}
+    for each in scales:
+        notes.setdefault(each["query"], []).append(f"{table_name(each)}: {_scale(each)} {_comment(each)}")
+    for each in derived:
+        notes.setdefault(each["query"], []).append(f"for {_for(each['for'])}: {_error(each)}")
+    return {key: [notes.get(table["name"], []) for table in data[key]] for key in ("queries", "derived") if key in data}
 
 
 def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
@@ -292,81 +371,3 @@ def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
 def _could(unknown: Unknown, n: int) -> str:
     had = f"{max(unknown.errors(n)):.4g}"
     return f"{unknown.label}: {unknown.error.what} {had} in place of {unknown.error.wanted:.6g}"
-
-
-def resolved_plan(path: Path, out: Path | None, variables: Mapping[str, str] = NOTHING) -> dict[str, Any]:
-    """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
-
-    That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
-    solver of a later version would return. Its variables, whose values are `variables`, stay in what is written. Raises
-    PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
-    """
-    plan = load_plan(path, variables)
-    data = read_text(path).data
-    solutions = solve_targets(plan, data)
-    if out is not None:
-        write_plan(written(data), out, plan, variables)
-    return {
-        "plan_digest": plan.digest,
-        "found": solutions,
-        "warnings": [text for query in plan.queries for text in warnings(query)],
-        "out": None if out is None else str(out),
-    }
-
-
-def resolved_text(resolved: Mapping[str, Any]) -> str:
-    """Return the result of `resolved_plan` for people."""
-    lines = [solution_text(each) for each in resolved["found"]]
-    if not lines:
-        lines = ["the plan asks for no calibration: it states every scale"]
-    lines += [f"warning: {text}" for text in resolved["warnings"]]
-    lines.append(f"plan     {resolved['plan_digest']}")
-    return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
-
-
-def solution_text(solution: Mapping[str, Any]) -> str:
-    """Return a solution of `solve_targets` for people."""
-    return f"{_name(solution)}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
-
-
-def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters that a solution of `solve_targets` sets."""
-    return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
-
-
-def solve_targets(plan: Plan, data: Json) -> list[dict[str, Any]]:
-    """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
-    solutions = []
-    for query, stated in zip(plan.queries, data["queries"], strict=True):
-        for part in query.parts:
-            holder, key = _holder(stated, part.name)
-            spec, kind = holder[key], type(part.mechanism)
-            if "calibrate" in spec:
-                solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
-                scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
-                solutions.append({"query": query.name} | named_part(part) | {"calibrate": spec["calibrate"]} | scales)
-                _replace_target(holder, key, scales)
-    return solutions
-
-
-def write_plan(text: str, out: Path, plan: Plan, variables: Mapping[str, str]) -> None:
-    """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
-
-    Raises PlanError on an `out` in another folder, StateError where it exists.
-    """
-    if out.resolve().parent != plan.path.resolve().parent:
-        raise PlanError(f"{arg('out', out)}: must lie in the plan's own folder, to which the plan's paths are relative")
-    try:
-        with out.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StateError(f"{arg('out', out)}: it exists already: give a new file") from None
-    except OSError as error:
-        raise PlanError(f"{arg('out', out)}: it cannot be written ({error.strerror})") from None
-    if load_plan(out, variables).digest != plan.digest:
-        out.unlink()
-        raise PrdpError(f"{arg('out', out)}: it would not be the same plan; write the scales by hand")
-
-
-def _values(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {_values(v) if isinstance(v, dict) else v}" for k, v in values.items())

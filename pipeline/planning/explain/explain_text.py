@@ -23,10 +23,10 @@ from pipeline.base.plain import (
     reference_text,
     wrapped,
 )
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import size_of, warnings
 from pipeline.planning.explain.explanation import loss_lines, tight_queries
-from pipeline.planning.explain.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict, table_errors
+from pipeline.planning.explain.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict
 from pipeline.publication.policy_document import composition
 from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.numbers.exact import as_json, bound_text, exact, up_text
@@ -52,8 +52,10 @@ def render_verdict(verdict: Verdict) -> str:
         shown = len(tables) if 2 * len(tables) <= room else max(1, (room - 1) // 2)
         lines += ["", *_shares(_nearest(standings, MOST_SHARES), tables, shown)]
     else:
-        shown = room
-    lines += ["", *_errors(tables[:shown]), *ending]
+        shown = min(room, len(tables))
+    left = room - shown * (2 if standings else 1) - bool(standings and shown < len(tables))
+    names = [each.name for each in tables[:shown]] + [each.name for each in plan.derived[: max(left, 0)]]
+    lines += ["", *_errors(verdict, names), *ending]
     return "\n".join(cut(line, WIDTH) for line in lines)
 
 
@@ -63,12 +65,15 @@ def _head(verdict: Verdict) -> list[str]:
     unit = "record" if owner is None else f"firm, by {owner}"
     kept = [each.within for each in verdict.standings if each.within is not None]
     limits = f"{len(kept)} limits" if len(kept) > 1 else "limit"
+    names = ", ".join(table.name for table in plan.derived)
+    derived = [f"derived  {len(plan.derived)} when reconciled, at no loss: {names}"] if names else []
     stated = f"within its {limits}" if all(kept) else f"BREAKS {kept.count(False)} of its {limits}"
     if len(kept) == 1 and not all(kept):
         stated = "BREAKS its limit"
     return [
         f"release  {plan.release}   dataset {plan.dataset.name}",
         f"size     {size.cells:,} cells, a row each, in {size.tables:,} tables; protected: each {unit}",
+        *derived,
         f"verdict  {f'{stated} by this release alone (no ledger was asked)' if kept else NO_LIMIT}",
     ]
 
@@ -144,20 +149,30 @@ def _shares(standings: Mapping[int, Standing], tables: Sequence[Query], shown: i
     return fitted(rows, WIDTH)
 
 
-def _errors(tables: Sequence[Query]) -> list[str]:
-    """Return the errors of each table, of parts those of the noisiest."""
-    rows = [["in a cell of a true total of", *(f"{total:,}" for total in CELLS)]]
-    for query in tables:
-        errors = table_errors(query)
+def _errors(verdict: Verdict, names: Sequence[str]) -> list[str]:
+    """Return the errors of these tables, of parts those of the noisiest."""
+    rows = [["at a true total of", *(f"{total:,}" for total in CELLS), "reconciled"]]
+    of_tables, has_parts = dict(verdict.errors), False
+    for name in names:
+        errors = of_tables[name]
         noisiest = max(errors, key=lambda error: error["standard_error"] or inf)
         of_part = [error for error in errors if error.get("part") == noisiest.get("part")]
-        label = query.name if query.split is None else f"{query.name} ({noisiest['part']})"
-        rows.append([label, *map(_error, of_part)])
-    parts = "; of parts the noisiest" if any(query.split for query in tables) else ""
-    return [f"  errors: half are below this share of the total; ± standard error{parts}", *fitted(rows, WIDTH)]
+        label = f"{name} ({noisiest['part']})" if "part" in noisiest else name
+        has_parts |= "part" in noisiest
+        rows.append([label, *map(_error, of_part), _reconciled(of_part)])
+    parts = " (of parts the noisiest)" if has_parts else ""
+    return [f"  errors: half are below this share; ± standard error{parts}; ≈ estimated", *fitted(rows, WIDTH)]
+
+
+def _reconciled(errors: Sequence[dict[str, Any]]) -> str:
+    """Return the standard error of reconciled values; of noise that grows with the total that nothing tells, none."""
+    known = {error["reconciled"] for error in errors}
+    return "released" if len(known) > 1 else "–" if None in known else f"≈{_short(known.pop())}"
 
 
 def _error(error: dict[str, Any]) -> str:
+    if error["standard_error"] is None and error["median_relative_error"] is None:
+        return "–"
     relative = error["median_relative_error"]
     return f"{'∞' if relative is None else _percent(relative)} ±{_short(error['standard_error'])}"
 
@@ -220,8 +235,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines = [f"plan     {explained['plan_digest']}", f"size     {_size(explained['size'])}", ""]
     paper, tight = explained.get("paper", ()), tight_queries(plan)
     for entry, query in zip(explained["queries"], plan.queries, strict=True):
-        where = "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in query.where.items())
-        lines.append(f"{entry['name']}: {query.statistic.label} by {' × '.join(query.by)}{where}")
+        lines.append(_shown(query))
         for part in query.parts:
             name = "" if query.split is None else f"{query.split} {part.name}: "
             lines.append(f"    {name}{mechanism_text(part.mechanism.describe())}")
@@ -232,6 +246,10 @@ def render(explained: Json, plan: Plan) -> str:
         lines += _losses(entry["losses"], [a.strip() + b for a, b in zip(above, beside, strict=True)])
         lines += _groups(entry.get("groups", ()))
         lines += [*error_lines(entry["accuracy"], plan.interval), ""]
+    for table, made in zip(plan.derived, explained.get("derived", ()), strict=True):
+        error = f"; standard error {figure(made['reconciled'], none='not known')}, as estimated"
+        lines.append(f"{_shown(table)}: derived, when reconciled (no noise, no loss){error}")
+    lines += [""] * bool(plan.derived)
     test = explained["left_out_test"]
     noise = f"{test.get('noise', Gaussian.kind)} noise of scale {test['sigma']:g} on two counts"
     lines.append(f"{NAME}: refused beyond a share of {test['share']:g}; {noise}")
@@ -260,6 +278,11 @@ def render(explained: Json, plan: Plan) -> str:
     return "\n".join(part for line in lines for part in wrapped(line))
 
 
+def _shown(table: Query | DerivedTable) -> str:
+    where = "".join(f", {level} in {{{', '.join(codes)}}}" for level, codes in table.where.items())
+    return f"{table.name}: {table.statistic.label} by {' × '.join(table.by)}{where}"
+
+
 def _size(size: Json) -> str:
     memory = f"{size['gibibytes']:.2g} GiB" if size["gibibytes"] >= 0.05 else "little memory"
     return f"{size['cells']:,} cells in {size['tables']:,} tables, from {size['sums']:,} sums of records: {memory}"
@@ -281,14 +304,20 @@ def render_changes(explained: Sequence[Json]) -> str:
 def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
     """Return the errors at some totals in aligned columns; those of additive noise are the same at all totals."""
     totals = Counter(entry.get("part") for entry in accuracy)
-    rows = [["", "standard error", "mean error", f"{float(100 * interval):.4g} % interval at noise 0"]]
+    beside = any("reconciled" in entry for entry in accuracy)
+    rows = [["", "standard error", "mean error", f"{float(100 * interval):.4g} % interval"]]
+    if beside:
+        rows = [["", "standard error", "reconciled", *rows[0][2:]]]
     for entry in accuracy:
         part = f"{entry['part']}, " if "part" in entry else ""
         errors = [entry["standard_error"], entry["mean_absolute_error"]]
         total, bounds = f"total {entry['total']:,.0f}", f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
         if totals[entry.get("part")] == 1:
             total, bounds = "any total", f"total ± {entry['upper']:,.6g}"
-        rows.append([part + total, *(figure(error, none="infinite") for error in errors), bounds])
+        texts = [figure(error, none="infinite") for error in errors]
+        if beside:
+            texts.insert(1, "–" if entry["reconciled"] is None else f"≈ {figure(entry['reconciled'], 4)}")
+        rows.append([part + total, *texts, bounds])
     return aligned(rows)
 
 

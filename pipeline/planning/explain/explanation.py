@@ -18,7 +18,7 @@ from pipeline.accounting.references import Reference, Span
 from pipeline.base.plain import WIDTH, aligned
 from pipeline.base.plots import TOTAL, family_styles, label_ends, label_points, require_format, write_picture
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.plan_placements import loss_found
 from pipeline.plan.structure import accuracy, size_of, warnings
 from pipeline.plan.total_policy import (
@@ -32,7 +32,7 @@ from pipeline.plan.total_policy import (
     simple_losses_at,
     total_loss,
 )
-from pipeline.planning.explain.verdict import named_part, with_mechanisms
+from pipeline.planning.explain.verdict import beside_reconciled, derived_error, named_part, with_mechanisms
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
@@ -87,7 +87,7 @@ def explain(
             "mechanism": query.described(),
             "losses": of_query,
             "excess": shares,
-            "accuracy": accuracy(query, plan.interval),
+            "accuracy": beside_reconciled(plan, query, accuracy(query, plan.interval)),
             "warnings": warnings(query),
         }
         | ({"groups": groups} if (groups := group_losses(query)) else {})
@@ -102,7 +102,17 @@ def explain(
         "left_out_test": test.to_json() | {"losses": tested},
         "total": totals,
         "total_means": interpreted,
-    } | ({"paper": paper} if paper else {})
+    } | _present(paper=paper, derived=[_derived(plan, table) for table in plan.derived])
+
+
+def _present(**lists: Sequence[Any]) -> dict[str, Any]:
+    return {name: each for name, each in lists.items() if each}
+
+
+def _derived(plan: Plan, table: DerivedTable) -> dict[str, Any]:
+    cells = plan.domain.query_cells(table.by, table.where).size
+    made = {"made": "when reconciled", "reconciled": derived_error(plan, table.name)}
+    return {"name": table.name, "by": list(table.by), "cells": cells} | made
 
 
 def explain_changes(plan: Plan, changes: Sequence[Change | Factor], delta: float) -> list[dict[str, Any]]:

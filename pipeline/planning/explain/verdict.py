@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from math import ceil, floor, inf, isfinite, log10, sqrt
 from typing import Any
 
@@ -11,6 +11,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import OWN_REMEDY, Limit, Reference
 from pipeline.base.errors import BudgetRefused, in_a_line
+from pipeline.plan.level_lattices import reconciled_errors
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.plan.total_policy import limits_of, located, policy_of, require_measures
 from udfs.mechanisms.base import Mechanism, ParameterError
@@ -97,6 +98,31 @@ def table_errors(query: Query, totals: Sequence[float] = CELLS) -> list[dict[str
     return [named_part(part) | cell_errors(part.mechanism, total) for part in query.parts for total in totals]
 
 
+def beside_reconciled(plan: Plan, query: Query, errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a table's errors with `reconciled` beside each: the standard error that the lattice expects.
+
+    null: infinite, or not known; where no other table tells, the released one's.
+    """
+    known, names = reconciled_errors(plan).get(query.name), [part.name for part in query.parts]
+    return [
+        {
+            **each,
+            "reconciled": each["standard_error"] if known is None else finite(known[names.index(each.get("part"))]),
+        }
+        for each in errors
+    ]
+
+
+def derived_error(plan: Plan, name: str) -> float | None:
+    """Return the standard error to expect of a derived table; None where the lattice has none."""
+    return finite(reconciled_errors(plan)[name][0])
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number as JSON has it: null stands for an infinite one."""
+    return number if number is not None and isfinite(number) else None
+
+
 @dataclass(frozen=True, eq=False)
 class Verdict:
     """Whether a plan keeps its limits by this release alone, and what would mend it where it does not."""
@@ -110,6 +136,24 @@ class Verdict:
         """Whether all limits hold; None where the plan has none."""
         kept = [each.within for each in self.standings if each.within is not None]
         return all(kept) if kept else None
+
+    @cached_property
+    def errors(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """The errors to expect in small, middle and large cells by table, released and reconciled.
+
+        A derived table has an infinite error as it is released: it is not.
+        """
+        measured = [
+            (query.name, beside_reconciled(self.plan, query, table_errors(query))) for query in self.plan.queries
+        ]
+        none: dict[str, Any] = {"median_relative_error": None, "standard_error": None}
+        return measured + [
+            (
+                each.name,
+                [{"total": total} | none | {"reconciled": derived_error(self.plan, each.name)} for total in CELLS],
+            )
+            for each in self.plan.derived
+        ]
 
     @property
     def broken(self) -> list[Standing]:
@@ -134,7 +178,7 @@ class Verdict:
             "within_limits": self.within,
             "references": [each.to_json() for each in self.standings],
             "remedies": [each.to_json() for each in self.remedies],
-            "tables": [{"name": query.name, "errors": table_errors(query)} for query in self.plan.queries],
+            "tables": [{"name": name, "errors": errors} for name, errors in self.errors],
         }
 
 

@@ -46,6 +46,8 @@ def trial_page(plan: Plan, written_as: Json, document: Json, cells: Sequence[Siz
         data=data,
         draws=document["draws"],
         drawn=drawn,
+        reconciled=_reconciled([*tried["tables"], *tried["derived"]]),
+        within=percent(tried["usable"]["within"]),
         notes=data["notes"],
         digest=plan.digest,
         file=plan.path.name,
@@ -201,6 +203,19 @@ def _described(number_of: int, mechanism: Mechanism) -> dict[str, Any]:
     name = scale_of(type(mechanism))
     described = mechanism.describe()
     return described if name is None else described | {name: TOKEN.format(f"scale {number_of}")}
+
+
+def _reconciled(tables: Sequence[Json]) -> Table:
+    """Return the errors by table and part as they are released, and reconciled, and the shares of usable cells."""
+    header = ["table", "part", "released ±", "reconciled ≈", "cells above 0", "usable", "usable reconciled"]
+    rows = []
+    for table in tables:
+        usable = table["usable"]
+        shares = [f"{usable['cells']:,}", *(percent(usable[way]) for way in ("released", "reconciled"))]
+        for i, error in enumerate(table["errors"]):
+            errors = [number(error[name]) for name in ("standard_error", "reconciled")]
+            rows.append([table["name"], error.get("part", ""), *errors, *(shares if i == 0 else ("", "", ""))])
+    return Table(header, rows, range(2, len(header)))
 
 
 def _drawn(classes: Sequence[Json]) -> Table:

@@ -19,6 +19,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from udfs.losses.curve import knots
 from udfs.losses.tight import tight_losses
 from udfs.mechanisms.additive import AdditiveMechanism
+from udfs.mechanisms.additive_kinds import Designed
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.arrays import Floats
@@ -29,6 +30,7 @@ LEAST_STEPS: Final = 0.5  # noise of a smaller scale is none: hardly a value dif
 MOST_STEPS: Final = 1e9  # influences of tables, in steps
 A_DECADE: Final = (10, 20, 40)  # points of grids, finer and finer
 FEW: Final = 12  # steps up to which every number of them is in the grid
+FEW_DESIGNED: Final = 2048  # the same of designed noise, whose losses may jump
 EXACT: Final = 3e-4  # relative error at midpoints that is good enough
 LOGARITHMS, WIDEST = ("log", "groupwise_log"), 2.0  # beyond such a scale values are off by factors of hundreds
 TOTALS: Final = (1e-2, 1e10)  # at which errors are known, where they depend on the total
@@ -93,14 +95,20 @@ class Family:
     def _losses(self, largest: float) -> dict[str, Any] | None:
         """Return what a page needs of a loss without a closed form; None where it has the formula.
 
-        `pure`: ln P at ln(shift/scale), of noise whose pure loss is no formula. `curve`: all knots, of noise without a
-        scale. `ratios`: ln(tight loss/paper's bound) at scales × shifts in steps; `error`: how far off midpoints are.
+        `pure`: ln P at ln(shift/scale), of noise whose pure loss is no formula; P by steps, and `curve`, the tight loss
+        at all knots, of noise without a scale: beyond the last the paper's bound holds. `ratios`: ln(tight loss/paper's
+        bound) at scales × shifts in steps; `error`: how far off midpoints are.
         """
         kind, most = self.mechanism.kind, min(MOST_STEPS, max(16 * largest / float(self.mechanism.step), 1e3))
         if kind == "designed":
-            steps = [n for n in knots(self.mechanism.log_weights) if n < MOST_STEPS]
-            losses = self.mechanism.loss(np.array(steps, dtype=np.float64) * float(self.mechanism.step))
-            return {"curve": {"steps": steps, "losses": [float(f"{loss:.9g}") for loss in losses.tolist()]}}
+            assert isinstance(self.mechanism, Designed)
+            known, step = [n for n in knots(self.mechanism.log_weights) if n < MOST_STEPS], float(self.mechanism.step)
+            losses: Floats = self.mechanism.loss(np.array(known, dtype=np.float64) * step)
+            end = 4 * max(FEW_DESIGNED, self.mechanism.log_weights.steps[-1])  # a straight line from there
+            some = np.geomspace(FEW_DESIGNED, end, 400).round()
+            shifts: Floats = np.unique(np.concatenate([np.arange(1.0, FEW_DESIGNED), some, [MOST_STEPS]]))
+            by_steps = {"steps": shifts.tolist(), "values": _digits(self.mechanism.pure_loss(shifts * step))}
+            return {"curve": {"steps": known, "losses": _digits(losses)}, "pure": by_steps}
         tables: dict[str, Any] = {}
         if kind == "symmetric_stable" and self.mechanism.describe()["alpha"] != 1:
             u = np.geomspace(1e-4, 1e12, 16 * 12 + 1)
@@ -213,6 +221,10 @@ def _grid_of_steps(most: float, a_decade: int) -> Floats:
 
 def _rounded(arrays: Mapping[str, Floats]) -> dict[str, Any]:
     return {name: np.round(values, 9 if values.ndim == 1 else 6).tolist() for name, values in arrays.items()}
+
+
+def _digits(values: Floats) -> list[float]:
+    return [float(f"{value:.9g}") for value in values.tolist()]
 
 
 def scale_at(mechanism: Mechanism) -> Fraction | None:

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pipeline.base.html import SHOWN
-from pipeline.base.plain import WIDTH, aligned, reference_text, wrapped
+from pipeline.base.plain import WIDTH, aligned, cut, reference_text, wrapped
 from udfs.numbers.exact import bound_text
 
 LINES: Final = 60
+MOST_DERIVED = 6  # tables that are named
 FEWEST = 2  # classes of a table that are worth a line
 DRAWN: Final = ("true total", "cells", "bias", "±", "error", "median", "90 %", "≤10 %", "cover", "< 0")
 EXPECTED: Final = ("true total", "cells", "standard error")
@@ -45,7 +46,24 @@ def _limits(name: str, plan: Json) -> list[str]:
     if len(plan["limits"]) > 4:
         broken = sum(not limit["within"] for limit in plan["limits"])
         lines.append(f"  {len(plan['limits'])} limits in all, {broken} broken")
+    usable = plan["usable"]
+    shares = [" → ".join(_percent(usable[f"{of}{way}"]) for way in ("released", "reconciled")) for of in ("", "mean_")]
+    lines += [
+        *wrapped(f"  released → reconciled (≈), usable with an error ≤ {_percent(usable['within'])} of the total:"),
+        *wrapped(f"    {shares[0]} of {_count(usable['cells'])} cells above 0; tables on average {shares[1]}"),
+    ]
+    for table in plan["derived"][:MOST_DERIVED]:
+        lines.append(f"  {table['name'][:30]}: derived, {_worth(table)}"[:WIDTH])
     return lines
+
+
+def _worth(table: Json) -> str:
+    """Return a table's standard error and share of usable cells, released → reconciled; of parts the noisiest."""
+    noisiest = max(table["errors"], key=lambda each: each["standard_error"] or 0)
+    names = ("standard_error", "reconciled")
+    error = " → ".join(_number(noisiest[name]) for name in names)
+    usable = " → ".join(_percent(table["usable"][way]) for way in ("released", "reconciled"))
+    return f"± {error}, usable {usable}"
 
 
 def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) -> list[str]:
@@ -62,7 +80,8 @@ def _tables(names: Sequence[str], plans: Sequence[Json], draws: int, room: int) 
     titles: dict[int, str] = {}
     for table_name, of_plans in shown:
         first = next(iter(of_plans.values()))
-        titles[len(rows)] = f"{table_name}: {first['statistic']} by {' × '.join(first['by'])}"[:WIDTH]
+        title, worth = f"{table_name}: {first['statistic']} by {' × '.join(first['by'])}", _worth(first)
+        titles[len(rows)] = f"{cut(title, WIDTH - len(worth) - 2)}  {worth}" if len(plans) == 1 else cut(title, WIDTH)
         labels = [row["total"] for row in first["classes"] if row["total"] != "all"]
         for label in _spread(labels, max(1, each // len(plans))):
             for name, table in of_plans.items():

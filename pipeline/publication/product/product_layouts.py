@@ -1,16 +1,17 @@
-"""Layouts: the rows of several released tables in the columns and the order that users of an agency's files know.
+"""Layouts: the rows of several tables in the columns and the order that users of an agency's files know.
 
-Its tables are products of codes, the first level (the area) outermost, so that a table is a grid: area by area, all
-areas alike. So rows are told by their place in an area, and sorted once. Levels that a row does not have are summed
-over, and variances added, which is right for additive noise alone. Of reconciled values the errors are correlated:
-there the released variances are added, since no sum of estimates has a larger one than the sum of released cells.
+Its tables are products of codes, turned so that the area is outermost, and so grids: area by area, all areas alike.
+Rows are told by their place in an area, and sorted once. Levels that a row does not have are summed over. Errors of
+such sums: of additive noise the squares are added. Those of estimates are correlated: they are at most the root of the
+released variances' sum, since no sum of estimates has a larger one, and at most the sum of the estimates' own.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,88 +19,42 @@ from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
 from pipeline.publication.hashed_files import PIECE, Hashed, written
-from pipeline.publication.product.product_spec import ColumnSpec, LayoutSpec, ProductSpec, RowsSpec
+from pipeline.publication.product.product_spec import (
+    WITHHELD,
+    ColumnSpec,
+    LayoutSpec,
+    ProductSpec,
+    RowsSpec,
+    WithholdSpec,
+)
+from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
 from pipeline.publication.release_folder import (
     ERROR,
-    PUBLISHED,
     VALUE,
     Reader,
-    Source,
     coefficient,
-    column,
-    equal_codes,
-    needed,
     numbers,
     rounded_to,
 )
+from udfs.numbers.arrays import Floats
+from udfs.records.codes import OTHER
+
+Names = Mapping[str, Mapping[str, str]]  # level → code → name
+RANGE = (("low", "lower"), ("high", "upper"))  # endings of columns of ranges, and which end they have
+MOST = np.nextafter(2.0**63, 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Grid:
-    """A released table whose cells are, in each area, the same product of codes.
+class Figures(NamedTuple):
+    """What a layout shows of some areas' cells, a row for each area.
 
-    `codes`: of each of its levels but the area, in their order.
+    `shown`: whole numbers; `flag`: of each the number of the flag; `lower`, `upper`: ends of its range.
     """
 
-    source: Source
-    codes: Mapping[str, pa.Array]
-
-    @classmethod
-    def of(cls, source: Source, file: str) -> "Grid":
-        """Return the grid of a table, as its first area shows it; `pieces` hold every other area against it."""
-        area, *levels = source.levels
-        rows = 1 << 12
-        while True:
-            keys = source.reader().take(rows)
-            places = column(keys, area).indices.to_numpy(zero_copy_only=False)
-            if len(keys) == source.rows or places[-1] != places[0]:
-                break
-            rows *= 4
-        last = int(np.argmax(places != places[:1])) if len(places) else 0
-        first = keys.slice(0, last or len(places))
-        grid = cls(source, {level: _distinct(first, level) for level in levels})
-        if not prod(grid.shape) or source.rows % prod(grid.shape) or not grid.fits(first, 1):
-            raise grid.refused(file)
-        return grid
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The number of codes of each level but the area."""
-        return tuple(len(codes) for codes in self.codes.values())
-
-    def fits(self, rows: pa.Table, areas: int) -> bool:
-        """Whether rows are those of so many areas, one after the other."""
-        inside = prod(self.shape)
-        if len(rows) != areas * inside:
-            return False
-        for number, (level, codes) in enumerate(self.codes.items()):
-            each = prod(self.shape[number + 1 :])
-            numbers = equal_codes(column(rows, level), codes).reshape(-1, len(codes), each)
-            if not (numbers == np.arange(len(codes))[None, :, None]).all():
-                return False
-        area = column(rows, self.source.levels[0]).indices.to_numpy(zero_copy_only=False).reshape(areas, inside)
-        return bool((area == area[:, :1]).all())
-
-    @property
-    def areas(self) -> int:
-        """The number of areas."""
-        return self.source.rows // prod(self.shape)
-
-    def areas_of(self, rows: pa.Table) -> pa.Array:
-        """Return the codes of the areas of rows that fit."""
-        keys = column(rows, self.source.levels[0]).cast(pa.string())
-        return keys.take(pa.array(np.arange(0, len(keys), prod(self.shape))))
-
-    def refused(self, file: str) -> PlanError:
-        """Return the error that the table is no grid."""
-        return PlanError(
-            f"{file}: the cells of the released table {self.source.name} are not the same in each "
-            f"{self.source.levels[0]}: a layout needs tables of all combinations of codes"
-        )
-
-
-def _distinct(rows: pa.Table, level: str) -> pa.Array:
-    return column(rows, level).cast(pa.string()).unique()
+    shown: NDArray[np.int64]
+    withheld: NDArray[np.bool_]
+    flag: NDArray[np.int8]
+    lower: Floats
+    upper: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,44 +62,92 @@ class Cells:
     """What a column shows, of some rows: of which grid, which codes of `of`, and over which levels it is summed."""
 
     grid: Grid
-    of: Mapping[str, str]
+    of: Mapping[str, tuple[int, ...]]
     by: tuple[str, ...]  # without the area
-    error: str  # the column of standard errors whose squares may be added
+    summed: bool
 
     @classmethod
-    def of_column(cls, grid: Grid, shown: ColumnSpec, rows: RowsSpec, file: str) -> "Cells":
-        """Return the cells of a column; PlanError where the table lacks a level or a code, or may not be summed."""
+    def of_column(cls, grid: Grid, shown: ColumnSpec, rows: RowsSpec, file: str) -> "Cells | None":
+        """Return the cells of a column, None where an optional one has none.
+
+        PlanError where the table lacks a level or a code, or may not be summed.
+        """
         source = grid.source
         for level in (*rows.by, *shown.of):
-            if level not in source.levels:
+            if level not in source.levels and not (shown.optional and level in shown.of):
                 raise PlanError(f"{file}: column {shown.name} needs {level}, which the table {source.name} has not")
-        if rows.by[0] != source.levels[0]:
-            raise PlanError(f"{file}: the first level of the table {source.name} must be {rows.by[0]}")
-        for level, code in shown.of.items():
-            if code not in grid.codes[level].to_pylist():
-                raise PlanError(f"{file}: column {shown.name}: the table {source.name} has no {level} {code}")
-        summed = [level for level in grid.codes if level not in rows.by and level not in shown.of]
-        if summed and not source.additive:
+        of: dict[str, tuple[int, ...]] = {}
+        for level, wanted in shown.of.items():
+            known = grid.codes[level].to_pylist() if level in grid.codes else []
+            codes = [wanted] if isinstance(wanted, str) else wanted
+            of[level] = tuple(known.index(code) for code in codes if code in known)
+            if not of[level]:
+                if shown.optional:
+                    return None
+                names = " or ".join(codes)
+                raise PlanError(f"{file}: column {shown.name}: the table {source.name} has no {level} {names}")
+        over = [level for level in grid.codes if level not in rows.by and len(of.get(level, grid.codes[level])) > 1]
+        if over and not source.additive:
             raise PlanError(
-                f"{file}: column {shown.name} is a sum over {', '.join(summed)} of the table {source.name}, whose "
+                f"{file}: column {shown.name} is a sum over {', '.join(over)} of the table {source.name}, whose "
                 "noise is not additive, so that errors of sums are not known: release a table without "
-                f"{'these levels' if len(summed) > 1 else 'this level'}"
+                f"{'these levels' if len(over) > 1 else 'this level'}"
             )
-        error = PUBLISHED[1] if summed and source.reconciled is not None else ERROR
-        return cls(grid, shown.of, tuple(rows.by[1:]), error)
+        return cls(grid, of, tuple(rows.by[1:]), bool(over))
 
     def taken(self, values: NDArray[Any], areas: int) -> NDArray[Any]:
         """Return, of all cells of some areas, those shown: summed, a row for each area."""
         cube = values.reshape(areas, *self.grid.shape)
         levels = list(self.grid.codes)
-        for level, code in self.of.items():
-            number = levels.index(level)
-            cube = cube.take(self.grid.codes[level].index(code).as_py(), axis=number + 1)
-            levels.pop(number)
+        for level, places in self.of.items():
+            cube = cube.take(places, axis=levels.index(level) + 1)
         over = tuple(number + 1 for number, level in enumerate(levels) if level not in self.by)
         cube = _summed(cube, over) if over else cube
         left = [level for level in levels if level in self.by]
         return cube.transpose(0, *(left.index(level) + 1 for level in self.by)).reshape(areas, -1)
+
+    def figures(
+        self, rows: pa.Table, areas: int, rule: WithholdSpec | None, limits: list[float], *, adds_up: bool
+    ) -> Figures:
+        """Return what is shown of rows of the table.
+
+        Of a sum it is the rounded estimate, and the sum of what is displayed where that must add up in its row: small
+        cells are displayed too high, and many of them add up to far more than their total.
+        """
+        source = self.grid.source
+
+        def figure(name: str, power: int = 1) -> NDArray[Any]:
+            return self.taken(numbers(rows, name) ** power, areas)
+
+        values = figure(VALUE)
+        if self.summed and source.reconciled and not adds_up:
+            shown = rounded_to(np.maximum(values, 0))
+        else:
+            shown = rounded_to(figure(source.shown))
+        if self.summed:
+            errors = figure(ERROR) if source.reconciled else np.sqrt(figure(ERROR, 2))
+            if RELEASED[1] in source.figures:
+                errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
+            lower, upper = values - source.reach * errors, values + source.reach * errors
+        else:
+            errors, lower, upper = figure(ERROR), figure(LOWER), figure(UPPER)
+        relative = coefficient(values, errors)
+        letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
+        hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower)
+        lower, upper = np.floor(lower), np.ceil(upper)
+        if rule is not None:
+            hidden |= (shown < lower) | (shown > upper)
+        if source.reconciled:  # what cannot be negative has no range below 0
+            lower, upper = np.maximum(lower, 0), np.maximum(upper, 0)
+        return Figures(shown, hidden, np.where(hidden, len(limits) + 1, letters).astype(np.int8), lower, upper)
+
+
+def withheld(rule: WithholdSpec, values: NDArray[Any], errors: Floats, lower: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which values a product's rule withholds, from published figures alone; never one without error."""
+    unclear = (values < 0) | (coefficient(values, errors) >= float(rule.withhold_from))
+    if rule.interval_holds_zero:
+        unclear |= lower <= 0
+    return unclear & ((errors > 0) | (values < 0))
 
 
 def _summed(cube: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
@@ -161,56 +164,91 @@ def _summed(cube: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
 class Rows:
     """Some rows of a layout: the grids that it needs, read on together, and the codes that tell its rows."""
 
-    def __init__(self, layout: LayoutSpec, rows: RowsSpec, sources: Mapping[str, Source], limits: list[float]) -> None:
+    def __init__(
+        self, product: ProductSpec, layout: LayoutSpec, rows: RowsSpec, tables: ShownTables, home: Path
+    ) -> None:
         shown = [column for column in layout.columns if column.measure is not None]
-        of_measure = needed(sources, rows.values, layout.file)
-        used = {each.measure: of_measure[each.measure] for each in shown if each.measure is not None}
-        self.layout, self.area, self.limits = layout, rows.by[0], limits
-        self.grids = {measure: Grid.of(source, layout.file) for measure, source in used.items()}
+        needed = {each.measure: rows.values[each.measure] for each in shown if each.measure is not None}
+        self.layout, self.area = layout, rows.by[0]
+        self.limits = [float(flag.under) for flag in product.flags if flag.under is not None]
+        self.grids: dict[str, Grid] = {}
+        grids: dict[str, Grid] = {}
+        for measure, table in tables.needed(needed, layout.file, all_reconciled=product.reconciled).items():
+            others = [level for level in table.levels if level != self.area]
+            if len(others) == len(table.levels):
+                raise PlanError(f"{layout.file}: its rows are by {self.area}, which the table {table.name} has not")
+            if table.name not in grids:
+                grids[table.name] = Grid.of(table.turned((self.area, *others), home, layout.file), layout.file)
+            self.grids[measure] = grids[table.name]
         self.cells = {
-            each.name: (each, Cells.of_column(self.grids[each.measure], each, rows, layout.file))
+            each.name: (str(each.measure), Cells.of_column(self.grids[str(each.measure)], each, rows, layout.file))
             for each in shown
-            if each.measure is not None
         }
-        first, *others = self.grids.values()
+        adding = {name for total, others in layout.sums.items() for name in (total, *others)}
+        self.add_up = {_key(*self.cells[name]) for name in adding}
+        first, *others_of = grids.values()
         self.areas = first.areas
         self.codes = {level: first.codes[level] for level in rows.by[1:]}
-        for other in others:
+        for other in others_of:
             alike = all(other.codes[level].equals(codes) for level, codes in self.codes.items())
             if not alike or other.areas != first.areas:
                 raise _not_alike(layout, first.source, other.source)
         self.count = prod(len(codes) for codes in self.codes.values())
-        self.inside = max(prod(grid.shape) for grid in self.grids.values())
-        self._readers = {measure: grid.source.reader() for measure, grid in self.grids.items()}
+        self.inside = max(prod(grid.shape) for grid in grids.values())
+        self._readers = {grid: grid.source.reader() for grid in grids.values()}
 
-    def texts(self, shown: ColumnSpec) -> NDArray[Any]:
+    def texts(self, shown: ColumnSpec, names: Names) -> NDArray[Any]:
         """Return what a column of codes shows in each of an area's rows."""
         number = next((n for n, level in enumerate(self.codes) if level in (shown.codes or {})), None)
         if number is None:
             return np.full(self.count, shown.otherwise)
         (level, codes) = list(self.codes.items())[number]
-        texts = np.array([(shown.codes or {})[level].written(code) for code in codes.to_pylist()])
+        written_as = (shown.codes or {})[level]
+        texts = np.array([written_as.written(code, names.get(level, {})) for code in codes.to_pylist()])
         sizes = [len(each) for each in self.codes.values()]
         return np.tile(np.repeat(texts, prod(sizes[number + 1 :])), prod(sizes[:number]))
 
-    def read(self, areas: int) -> tuple[pa.Array, dict[str, NDArray[Any]]]:
-        """Return the next areas and, by column, a row for each: values in whole numbers, or numbers of flags."""
-        taken = {m: _taken(self._readers[m], grid, areas, self.layout) for m, grid in self.grids.items()}
-        (first, codes), *others = [(self.grids[m], self.grids[m].areas_of(rows)) for m, rows in taken.items()]
+    def listed(self) -> NDArray[np.bool_]:
+        """Return which of an area's rows a layout shows: record layouts have no code for `other`."""
+        shown = np.ones(1, dtype=bool)
+        for codes in self.codes.values():
+            shown = np.logical_and.outer(shown, [code != OTHER for code in codes.to_pylist()]).reshape(-1)
+        return shown
+
+    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | None]]:
+        """Return the next areas and, by column, its figures; None of an optional column without cells."""
+        taken = {grid: _taken(reader, grid, areas, self.layout) for grid, reader in self._readers.items()}
+        (first, codes), *others = [(grid, grid.areas_of(rows)) for grid, rows in taken.items()]
         for other, of_other in others:
             if not of_other.equals(codes):
                 raise _not_alike(self.layout, first.source, other.source)
-        shown = {}
-        for name, (each, cells) in self.cells.items():
-            rows = taken[str(each.measure)]
-            values = cells.taken(numbers(rows, VALUE), len(codes))
-            if each.flag is None:
-                shown[name] = rounded_to(values)
-            else:
-                errors = np.sqrt(cells.taken(numbers(rows, cells.error) ** 2, len(codes)))
-                number = np.digitize(coefficient(values, errors), self.limits)
-                shown[name] = np.where(values > 0, number, len(self.limits)).astype(np.int8)
+        known: dict[tuple[Any, ...], Figures] = {}  # a value and its flag are of the same cells
+        shown: dict[str, Figures | None] = {}
+        for name, (measure, cells) in self.cells.items():
+            key = _key(measure, cells)
+            if cells is not None and key not in known:
+                rows, adds_up = taken[cells.grid], key in self.add_up
+                known[key] = cells.figures(rows, len(codes), self.layout.withhold, self.limits, adds_up=adds_up)
+            shown[name] = known.get(key)
+        self._require_sums(shown)
         return codes, shown
+
+    def _require_sums(self, shown: Mapping[str, Figures | None]) -> None:
+        for name, others in self.layout.sums.items():
+            figures = [shown[each] for each in (name, *others)]
+            sources = {grid.name: grid for grid in (self.grids[self.cells[each][0]].source for each in (name, *others))}
+            if None in figures or not all(each.reconciled for each in sources.values()):
+                continue
+            total, *parts = [each.shown for each in figures if each is not None]
+            if not np.array_equal(total, np.sum(parts, axis=0)):
+                raise PlanError(
+                    f"{self.layout.file}: {name} is not the sum of {', '.join(others)}: the tables "
+                    f"{' and '.join(sources)} were not reconciled with each other, or lack a class"
+                )
+
+
+def _key(measure: str, cells: Cells | None) -> tuple[Any, ...]:
+    return measure, None if cells is None else tuple(cells.of.items())
 
 
 def _taken(reader: Reader, grid: Grid, areas: int, layout: LayoutSpec) -> pa.Table:
@@ -220,55 +258,100 @@ def _taken(reader: Reader, grid: Grid, areas: int, layout: LayoutSpec) -> pa.Tab
     return rows
 
 
-def _not_alike(layout: LayoutSpec, first: Source, other: Source) -> PlanError:
+def _not_alike(layout: LayoutSpec, first: ShownTable, other: ShownTable) -> PlanError:
     return PlanError(
-        f"{layout.file}: the released tables {first.name} and {other.name} have not the same codes in the same order: "
+        f"{layout.file}: the tables {first.name} and {other.name} have not the same codes in the same order: "
         "they cannot stand in the same rows"
     )
 
 
-def write_layout(product: ProductSpec, layout: LayoutSpec, sources: Mapping[str, Source], home: Path) -> list[Hashed]:
+def write_layout(
+    product: ProductSpec, layout: LayoutSpec, tables: ShownTables, names: Names, home: Path
+) -> list[Hashed]:
     """Write a layout's files, text and Parquet, into the folder `home`; return them.
 
-    Raises PlanError where no release has one of its tables, or they do not fit into its rows.
+    Raises PlanError where no folder has one of its tables, or they do not fit into its rows.
     """
-    limits = [float(flag.under) for flag in product.flags if flag.under is not None]
-    stacks = [Rows(layout, rows, sources, limits) for rows in layout.rows]
-    paths = (home / "layouts" / layout.file, (home / "layouts" / layout.file).with_suffix(".parquet"))
-    with written(*paths) as made:
-        for table in _tables(product, layout, stacks):
-            made.write(table)
-    return made.files
+    stacks = [Rows(product, layout, rows, tables, home) for rows in layout.rows]
+    with ExitStack() as open_files:
+        files = [layout.file, *([layout.ranges_file] if layout.ranges else [])]
+        made = [
+            open_files.enter_context(written(path, path.with_suffix(".parquet"), zipped=product.zip))
+            for path in (home / "layouts" / file for file in files)
+        ]
+        for pieces in _tables(product, layout, stacks, names):
+            for file, piece in zip(made, pieces, strict=True):
+                file.write(piece)
+    return [file for each in made for file in each.files]
 
 
-def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows]) -> Iterator[pa.Table]:
+def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names: Names) -> Iterator[list[pa.Table]]:
+    """Yield the next rows of the layout, and those with its ranges."""
+    area = stacks[0].area
     texts = {
-        each.name: np.concatenate([rows.texts(each) for rows in stacks])
+        each.name: np.concatenate([rows.texts(each, names) for rows in stacks])
         for each in layout.columns
-        if each.codes is not None and stacks[0].area not in each.codes
+        if each.codes is not None and area not in each.codes
     }
     count = sum(rows.count for rows in stacks)
+    listed = np.concatenate([rows.listed() for rows in stacks])
     keys = [texts[name] for name in reversed(layout.order) if name in texts]
     order = np.lexsort(keys) if keys else np.arange(count)
     sorted_texts = {name: pa.array(values[order]).dictionary_encode() for name, values in texts.items()}
-    letters = pa.array([flag.flag for flag in product.flags], pa.string())
+    letters = pa.array([*(flag.flag for flag in product.flags), WITHHELD], pa.string())
     step = max(1, PIECE // max(rows.inside for rows in stacks))
     for begin in range(0, stacks[0].areas, step):
         (areas, first), *others = [rows.read(min(step, stacks[0].areas - begin)) for rows in stacks]
         for rows, (codes, _) in zip(stacks[1:], others, strict=True):
             if rows.areas != stacks[0].areas or not codes.equals(areas):
                 raise _not_alike(layout, *(next(iter(each.grids.values())).source for each in (stacks[0], rows)))
-        shown = [first, *(each for _, each in others)]
+        figures = _Joined([first, *(each for _, each in others)], [rows.count for rows in stacks], order, len(areas))
         columns: dict[str, Any] = {}
+        ranges: dict[str, Any] = {}
+        empty = np.ones(count * len(areas), bool)
         for each in layout.columns:
-            if each.measure is not None:
-                cells = np.concatenate([stack[each.name] for stack in shown], axis=1)[:, order].ravel()
-                columns[each.name] = cells if each.flag is None else letters.take(pa.array(cells))
+            if each.value is not None:
+                absent, hidden = figures.of(each.name, "withheld")
+                empty &= absent | hidden
+                columns[each.name] = pa.array(figures.of(each.name, "shown")[1], mask=absent | hidden)
+                for ending, end in RANGE:
+                    ends = figures.of(each.name, end)[1]
+                    unknown = absent | ~np.isfinite(ends)
+                    held = np.clip(np.where(unknown, 0, ends), -MOST, MOST).astype(np.int64)
+                    ranges[f"{each.name}_{ending}"] = pa.array(held, mask=unknown)
+            elif each.flag is not None:
+                absent, numbered = figures.of(each.name, "flag")
+                columns[each.name] = letters.take(pa.array(numbered, mask=absent))
             elif each.name in texts:
                 place = np.tile(sorted_texts[each.name].indices.to_numpy(zero_copy_only=False), len(areas))
-                columns[each.name] = sorted_texts[each.name].dictionary.take(pa.array(place))
+                columns[each.name] = ranges[each.name] = sorted_texts[each.name].dictionary.take(pa.array(place))
             else:
-                piece = (each.codes or {})[stacks[0].area]
-                codes = pa.array([piece.written(code) for code in areas.to_pylist()], pa.string())
-                columns[each.name] = codes.take(pa.array(np.repeat(np.arange(len(areas)), count)))
-        yield pa.table(columns)
+                piece = (each.codes or {})[area]
+                codes = pa.array([piece.written(code, names.get(area, {})) for code in areas.to_pylist()], pa.string())
+                columns[each.name] = ranges[each.name] = codes.take(pa.array(np.repeat(np.arange(len(areas)), count)))
+        kept = np.logical_and.outer([code != OTHER for code in areas.to_pylist()], listed[order]).ravel()
+        shown = kept & ~empty if layout.leave_out_empty else kept
+        yield [
+            pa.table(columns).filter(pa.array(shown)),
+            *([pa.table(ranges).filter(pa.array(kept))] if layout.ranges else []),
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """Figures of all stacks of rows, of as many rows each, in the order of the layout."""
+
+    stacks: list[dict[str, Figures | None]]
+    counts: list[int]
+    order: NDArray[np.intp]
+    areas: int
+
+    def of(self, name: str, figure: str) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+        """Return where a column has no cells, and a figure of its cells, 0 where it has none."""
+        shown = [stack[name] for stack in self.stacks]
+        parts = [
+            np.zeros((self.areas, count), bool) if each is None else getattr(each, figure)
+            for each, count in zip(shown, self.counts, strict=True)
+        ]
+        absent = np.repeat([each is None for each in shown], self.counts)[self.order]
+        return np.tile(absent, self.areas), np.concatenate(parts, axis=1)[:, self.order].ravel()

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
@@ -19,8 +19,11 @@ from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, nu
 from pipeline.storage.staging import safe_name
 
 HOME: Final = Path(__file__).resolve().parents[3] / "conf" / "products"
-COLUMNS: Final = ("_name", "_variance", "_published", "_sd", "_cv", "_flag")  # endings of further columns
+COLUMNS: Final = ("_name", "_variance", "_published", "_sd", "_cv", "_flag", "_low", "_high")  # of further columns
+WITHHELD: Final = "S"  # County Business Patterns' letter for what does not meet publication standards
 Each = dict[Name, Annotated[list[Text], Field(min_length=1)]]
+Texts = Text | Annotated[list[Text], Field(min_length=1)]
+Values = Annotated[dict[str, Texts], Field(min_length=1)]  # by measure, a table, or several: the first that there is
 if TYPE_CHECKING:
     Whole = Fraction
 else:
@@ -44,11 +47,27 @@ class MeasureSpec(Spec):
     unit: Text
 
 
-class BasicSpec(Spec):
-    """Rules of the Basic tables: values are multiples of `round`, and withheld from a coefficient in percent on."""
+class WithholdSpec(Spec):
+    """The public rule by which values are withheld: where a coefficient in percent is reached, or 0 is not excluded.
+
+    It reads published values and their errors alone. Values below 0 and those outside their own interval are withheld
+    too; values without error never are.
+    """
+
+    withhold_from: Positive = Fraction(100)
+    interval_holds_zero: bool = False
+
+    @property
+    def rule(self) -> str:
+        """The rule in words."""
+        zero = "its interval reaches down to 0" if self.interval_holds_zero else "it is negative"
+        return f"{zero}, its standard error is {float(self.withhold_from):g} % of it or more, or outside its interval"
+
+
+class BasicSpec(WithholdSpec):
+    """Rules of the Basic tables: values are multiples of `round`."""
 
     round: Whole = Fraction(1)
-    withhold_from: Positive = Fraction(100)
 
 
 class FlagSpec(Spec):
@@ -63,13 +82,15 @@ class TableSpec(Spec):
     """A table, of released tables with the same cells."""
 
     name: Text
+    by: list[Text] = Field(default_factory=list)  # the order of its keys, where it is not that of the first table
     each: Each = Field(default_factory=dict)
-    values: Annotated[dict[str, Text], Field(min_length=1)]
+    values: Values
 
     def expanded(self, fixed: Mapping[str, str]) -> Iterator["TableSpec"]:
         """Yield the table for each combination of `each`."""
         for names in combinations(self.each, fixed):
-            yield TableSpec.model_construct(name=filled_in(self.name, names), values=_filled(self.values, names))
+            by, values = [filled_in(level, names) for level in self.by], _filled(self.values, names)
+            yield TableSpec.model_construct(name=filled_in(self.name, names), by=by, values=values)
 
 
 class RowsSpec(Spec):
@@ -77,7 +98,7 @@ class RowsSpec(Spec):
 
     by: Annotated[list[Text], Field(min_length=1)]
     each: Each = Field(default_factory=dict)
-    values: Annotated[dict[str, Text], Field(min_length=1)]
+    values: Values
 
     def expanded(self, fixed: Mapping[str, str]) -> Iterator["RowsSpec"]:
         """Yield the rows for each combination of `each`."""
@@ -87,27 +108,35 @@ class RowsSpec(Spec):
 
 
 class CodeSpec(Spec):
-    """How a code is written: the characters from … to (from 1), and then a text."""
+    """How a code is written: its text or name, or the characters from … to (from 1), and then a text."""
 
+    texts: dict[str, Text] = Field(default_factory=dict)
+    name: bool = False
     characters: Annotated[list[Whole], Field(min_length=2, max_length=2)] | None = None
     then: str = ""
 
-    def written(self, code: str) -> str:
-        """Return a code as the layout has it."""
-        first, last = map(int, self.characters or (1, len(code)))
-        return code[first - 1 : last] + self.then
+    def written(self, code: str, names: Mapping[str, str]) -> str:
+        """Return a code as the layout has it; an empty name where `names` have none."""
+        text = self.texts.get(code, names.get(code, "") if self.name else code)
+        first, last = map(int, self.characters or (1, len(text)))
+        return text[first - 1 : last] + self.then
 
 
 class ColumnSpec(Spec):
-    """A column of a layout: codes by level, or a value, or the flag of its relative error."""
+    """A column of a layout: codes by level, or a value, or the flag of its relative error.
+
+    `of`: of a level that the rows do not have, the code that is shown, or several that are added up. An `optional`
+    column stays empty where the tables have no such codes.
+    """
 
     name: Text
     meaning: Text
     codes: dict[str, CodeSpec] | None = None
     otherwise: str = ""
     value: Text | None = None
-    of: dict[str, Text] = Field(default_factory=dict)
+    of: dict[str, Texts] = Field(default_factory=dict)
     flag: Text | None = None
+    optional: bool = False
 
     @property
     def measure(self) -> str | None:
@@ -115,22 +144,50 @@ class ColumnSpec(Spec):
         return self.value or self.flag
 
 
+def _flat(columns: Any) -> Any:
+    """Return a list without the lists in it, such as YAML's anchors put there."""
+    if not isinstance(columns, list):
+        return columns
+    return [each for item in columns for each in (item if isinstance(item, list) else [item])]
+
+
 class LayoutSpec(Spec):
-    """A file of rows of several released tables, written as its users know it."""
+    """A file of rows of several tables, written as its users know it.
+
+    `sums`: columns that are the sums of others, which is checked where tables are reconciled. `ranges`: whether a file
+    beside it has the interval of every value. An `optional` one is left out where no folder has its tables.
+    """
 
     file: Text
     about: Text
+    optional: bool = False
     rows: Annotated[list[RowsSpec], Field(min_length=1)]
     order: list[Text] = Field(default_factory=list)
-    columns: Annotated[list[ColumnSpec], Field(min_length=1)]
+    columns: Annotated[list[ColumnSpec], Field(min_length=1), BeforeValidator(_flat)]
+    sums: dict[str, Annotated[list[Text], Field(min_length=1)]] = Field(default_factory=dict)
+    withhold: WithholdSpec | None = None
+    leave_out_empty: bool = False
+    ranges: bool = False
+
+    @property
+    def ranges_file(self) -> str:
+        """The name of the file with ranges."""
+        path = Path(self.file)
+        return f"{path.stem}_ranges{path.suffix}"
 
 
 class ProductSpec(Spec):
-    """A product."""
+    """A product: `reconciled` where it shows reconciled figures alone.
+
+    `csv`: whether tables come as CSV beside Parquet; `zip`: whether each text file lies in an archive of its own.
+    """
 
     product: Name
     title: Text
     year: Year | None = None
+    reconciled: bool = False
+    csv: bool = True
+    zip: bool = False
     levels: Annotated[dict[LevelName, LevelSpec], Field(min_length=1)]
     measures: Annotated[dict[LevelName, MeasureSpec], Field(min_length=1)]
     basic: BasicSpec = Field(default_factory=BasicSpec)
@@ -152,8 +209,11 @@ def combinations(each: Mapping[str, list[str]], fixed: Mapping[str, str]) -> Ite
         yield {**fixed, **dict(zip(each, values, strict=True))}
 
 
-def _filled(values: Mapping[str, str], names: Mapping[str, str]) -> dict[str, str]:
-    return {measure: filled_in(table, names) for measure, table in values.items()}
+def _filled(values: Mapping[str, str | list[str]], names: Mapping[str, str]) -> dict[str, str | list[str]]:
+    return {
+        measure: filled_in(of, names) if isinstance(of, str) else [filled_in(table, names) for table in of]
+        for measure, of in values.items()
+    }
 
 
 def file_of(named: str | Path) -> Path:
@@ -205,7 +265,8 @@ def _expanded(spec: ProductSpec, folder: Path) -> ProductSpec:
     for layout in spec.layouts:
         layout.file = filled_in(layout.file, fixed)
         layout.rows = [each for rows in layout.rows for each in rows.expanded(fixed)]
-    for files in ([table.name for table in spec.tables], [Path(layout.file).stem for layout in spec.layouts]):
+    layouts = [name for each in spec.layouts for name in (each.file, *([each.ranges_file] if each.ranges else []))]
+    for files in ([table.name for table in spec.tables], [Path(file).stem for file in layouts]):
         for name in files:
             if files.count(safe_name("file", name)) > 1:
                 raise PlanError(f"product {spec.product}: two of its files are called {name}")
@@ -226,10 +287,16 @@ def _mistakes(spec: ProductSpec) -> Iterator[Mistake]:
     for i, limit in enumerate(limits):
         if (limit is None) != (i == len(limits) - 1):
             yield Mistake(("flags", i, "under"), "all flags but the last, and only they, have a limit")
+        elif spec.flags[i].flag == WITHHELD:
+            yield Mistake(("flags", i, "flag"), f"must not be {WITHHELD}, which stands for values that are withheld")
         elif limit is not None and i and not (limits[i - 1] or limit) < limit:
             yield Mistake(("flags", i, "under"), "must be above the one before it")
     for i, layout in enumerate(spec.layouts):
         yield from _layout_mistakes(layout, ("layouts", i), spec)
+        values = {column.name for column in layout.columns if column.value is not None}
+        for name, others in layout.sums.items():
+            if lacking := {name, *others} - values:
+                yield Mistake(("layouts", i, "sums", name), f"{min(lacking)} is no column of values")
 
 
 def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> Iterator[Mistake]:

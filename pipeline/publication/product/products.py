@@ -21,24 +21,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.canonical import code_digest
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
-from pipeline.publication.hashed_files import PIECE, Written, written
+from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.manifest import PRODUCT, Manifest, manifest_file, write_manifest
-from pipeline.publication.product.product_layouts import write_layout
-from pipeline.publication.product.product_spec import ProductSpec, TableSpec, file_of, load_product
-from pipeline.publication.reconcile.reconciled_folder import with_estimates
+from pipeline.publication.product.product_layouts import RANGE, Names, withheld, write_layout
+from pipeline.publication.product.product_spec import (
+    WITHHELD,
+    LayoutSpec,
+    ProductSpec,
+    TableSpec,
+    WithholdSpec,
+    file_of,
+    load_product,
+)
+from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
 from pipeline.publication.release_folder import (
+    DISPLAY,
     ERROR,
-    PUBLISHED,
     VALUE,
-    Source,
     coefficient,
     column,
     names_of,
-    needed,
     numbers,
-    released,
     rounded_to,
     same_keys,
     text_of,
@@ -61,28 +66,39 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
     year: int | None = None,
     reconciled: Location | None = None,
     *,
+    as_released: bool = False,
     signing: "SigningKey | None" = None,
 ) -> dict[str, Any]:
-    """Write a product of the releases in `folders` to `out`; return its manifest, which a killed run leaves out.
+    """Write a product of releases and reconciled tables to `out`; return its manifest, which a killed run leaves out.
 
-    The same releases, product (`named`: of conf/products, or a YAML file) and build give the same bytes. Estimates of
-    `reconciled` go before what was released. Raises PlanError where the product's file is wrong, the releases lack a
-    table that it needs, or others were reconciled; StateError as `Manifest.verified` and `filled`.
+    The same folders, product (`named`: of conf/products, or a YAML file) and build give the same bytes. Estimates, of
+    `reconciled` or a folder among `folders`, go before what was released, but for `as_released`. Raises PlanError where
+    the product's file is wrong, the folders lack a table that it needs, or others were reconciled; StateError as
+    `Manifest.verified` and `filled`.
     """
     product = load_product(named, year)
     with filled(out, PRODUCT.name) as home:
-        sources, facts = released([Manifest.verified(folder) for folder in folders])
-        estimates: dict[str, Any] = {}
-        if reconciled is not None:
-            sources, estimates["reconciled"] = with_estimates(sources, facts, reconciled)
-        names = {level: names_of(each.names, each.texts) for level, each in product.levels.items()}
+        tables = ShownTables.of(folders, reconciled)
+        if as_released:
+            product.reconciled, tables = False, tables.only_released()
+        elif product.reconciled and tables.reconciled is None:
+            raise PlanError(
+                f"the product {product.product} shows reconciled figures: give the folder that prdp reconcile made of "
+                f"these releases, or ask for the released figures with {arg('released')}"
+            )
+        names: Names = {
+            level: tables.names(level) | names_of(each.names, each.texts) for level, each in product.levels.items()
+        }
+        absent = [layout.file for layout in product.layouts if layout.optional and not _has(tables, layout)]
+        product.layouts = [layout for layout in product.layouts if layout.file not in absent]
         tasks: list[Callable[[], Any]] = [
-            *(partial(write_layout, product, layout, sources, home) for layout in product.layouts),
-            *(partial(write_table, product, table, sources, names, home) for table in product.tables),
+            *(partial(write_layout, product, layout, tables, names, home) for layout in product.layouts),
+            *(partial(write_table, product, table, tables, names, home) for table in product.tables),
         ]
         made = [file.facts(home) for files in counted("writing tables", _all(tasks), len(tasks)) for file in files]
         dictionary = list(_dictionary(product, home))
         for name, text in (
+            ("README.md", _readme(product, tables, absent)),
             ("dictionary.csv", _as_csv(dictionary)),
             ("dictionary.md", _as_markdown(product, dictionary)),
         ):
@@ -94,16 +110,26 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
             "year": product.year,
             "product_sha256": hashlib.sha256(read_input(file_of(named), LARGEST_TEXT)).hexdigest(),
             "options": {
-                "basic": {"round": int(product.basic.round), "withhold_from": float(product.basic.withhold_from)},
+                "basic": {"round": int(product.basic.round)} | _rule_facts(product.basic),
+                "layouts": {each.file: each.withhold and _rule_facts(each.withhold) for each in product.layouts},
                 "flags": [{"flag": each.flag, "under": each.under and float(each.under)} for each in product.flags],
             },
-            "releases": facts,
-            **estimates,
+            "releases": tables.releases,
+            **({} if tables.reconciled is None else {"reconciled": tables.reconciled}),
+            "left_out": absent,
             "build": code_digest(),
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
         write_manifest(home, PRODUCT.name, manifest, signing)
     return manifest
+
+
+def _has(tables: ShownTables, layout: LayoutSpec) -> bool:
+    return any(tables.has(wanted) for rows in layout.rows for wanted in rows.values.values())
+
+
+def _rule_facts(rule: WithholdSpec) -> dict[str, Any]:
+    return {"withhold_from": float(rule.withhold_from), "interval_holds_zero": rule.interval_holds_zero}
 
 
 @dataclass(frozen=True)
@@ -140,14 +166,31 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
         for kind in (RESEARCH, BASIC):
             name = f"{kind}/{table.name}"
             schema = pq.read_schema(home / f"{name}.parquet")
+            text = f", {_text_ending(product, '.csv')}" if product.csv else ""
             for field in schema:
                 meaning = _meaning(product, field.name, kind, schema.names)
-                yield f"{name}.parquet, .csv", field.name, _type(field), *meaning
+                yield f"{name}.parquet{text}", field.name, _type(field), *meaning
     for layout in product.layouts:
         schema = pq.read_schema((home / "layouts" / layout.file).with_suffix(".parquet"))
         for each in layout.columns:
             unit = product.measures[each.value].unit if each.value else ""
-            yield f"layouts/{layout.file}, .parquet", each.name, _type(schema.field(each.name)), unit, each.meaning
+            yield _label(product, layout.file), each.name, _type(schema.field(each.name)), unit, each.meaning
+        for each in layout.columns if layout.ranges else ():
+            ranges = _label(product, layout.ranges_file)
+            if each.codes is not None:
+                yield ranges, each.name, "text", "", each.meaning
+            for ending, end in RANGE if each.value else ():
+                bounds = f"{each.meaning}: {end} end of its range, rounded outwards; empty where nothing bounds it"
+                yield ranges, f"{each.name}_{ending}", "whole number", product.measures[str(each.value)].unit, bounds
+
+
+def _text_ending(product: ProductSpec, ending: str) -> str:
+    return ".zip" if product.zip else ending
+
+
+def _label(product: ProductSpec, file: str) -> str:
+    path = Path(file)
+    return f"layouts/{path.stem}{_text_ending(product, path.suffix)}, .parquet"
 
 
 def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str]) -> tuple[str, str]:
@@ -165,7 +208,6 @@ def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str])
     of, _, what = name.rpartition("_")
     of, published, _ = of.partition("_published") if what == "variance" else (of, "", "")
     measure = product.measures[of]
-    limit = f"negative, or with a coefficient of variation of {float(product.basic.withhold_from):g} % or more"
     return {
         "variance": (
             f"({measure.unit})²",
@@ -177,7 +219,7 @@ def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str])
             "%",
             f"{measure.meaning}: coefficient of variation, the standard deviation over the value",
         ),
-        "flag": ("", f"{measure.meaning}: {WITHHELD} where the value is withheld ({limit})"),
+        "flag": ("", f"{measure.meaning}: {WITHHELD} where the value is withheld: {product.basic.rule}"),
     }[what]
 
 
@@ -193,59 +235,110 @@ def _as_csv(rows: list[tuple[str, ...]]) -> str:
 
 def _as_markdown(product: ProductSpec, rows: list[tuple[str, ...]]) -> str:
     lines = [f"# {product.title}: data dictionary", ""]
-    if product.flags:
-        lines += ["Flags of relative error (coefficient of variation):", ""]
-        lines += [f"- {flag.flag}: {flag.meaning}" for flag in product.flags] + [""]
+    lines += _flags(product)
     for file, columns in groupby(rows, lambda row: row[0]):
-        about = next((each.about for each in product.layouts if file.startswith(f"layouts/{each.file},")), "")
+        about = next((each.about for each in product.layouts if file == _label(product, each.file)), "")
         lines += [f"## {file}", "", *([about, ""] if about else [])]
         lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
         lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row[1:]) + " |" for row in columns] + [""]
     return "\n".join(lines)
 
 
-# Research and Basic tables: released tables with the same cells, side by side.
+def _flags(product: ProductSpec) -> list[str]:
+    if not product.flags:
+        return []
+    rules = sorted({each.withhold.rule for each in product.layouts if each.withhold})
+    return [
+        "Flags of relative error (the standard error in per cent of the value):",
+        "",
+        *(f"- {flag.flag}: {flag.meaning}" for flag in product.flags),
+        *(f"- {WITHHELD}: the value is withheld: {rule}" for rule in rules),
+        "",
+    ]
+
+
+def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) -> str:
+    """Return what readers must know first: whose figures these are, what is withheld and why, and where ranges are."""
+    figures = "reconciled figures, which add up over all tables" if tables.reconciled else "figures as released"
+    of = ", ".join(f"{each['release']} (attempt {each['attempt']})" for each in tables.releases)
+    lines = [f"# {product.title}", "", f"These files show {figures}, of {of}."]
+    lines += ["They were made of published files alone. dictionary.md says what every column means.", ""]
+    if product.zip:
+        lines += ["Each .zip holds one text file.", ""]
+    if product.layouts:
+        lines += ["| file | what | withheld | rows in which nothing is shown | ranges |", "|---|---|---|---|---|"]
+    for each in product.layouts:
+        name = _label(product, each.file).partition(",")[0]
+        ranges = _label(product, each.ranges_file).partition(",")[0] if each.ranges else "none"
+        rule = each.withhold.rule if each.withhold else "nothing"
+        rows = "left out" if each.leave_out_empty else "kept"
+        lines.append(f"| {name} | {each.about} | {rule} | {rows} | {ranges} |")
+    lines += [""] * bool(product.layouts)
+    if any(each.withhold for each in product.layouts) or product.tables:
+        lines += [
+            "## What is withheld",
+            "",
+            "A value is withheld where it cannot be told from nothing, or is too uncertain to be read, by a rule that "
+            "reads published values and their published errors alone. The rule protects nobody (the noise does), "
+            "and hides nothing: it keeps readers from figures that are noise. A withheld value is empty, and its flag, "
+            f"where the layout has one, is {WITHHELD}.",
+            "",
+        ]
+        lines += [f"Basic tables: {product.basic.rule}.", ""] if product.tables else []
+        if any(each.ranges for each in product.layouts):
+            lines += ["Files of ranges have the interval of every value of the layout, also of those withheld.", ""]
+        if product.tables:
+            lines += ["Research tables withhold nothing: every figure stands there with its variance.", ""]
+    lines += _flags(product)
+    lines += [f"Left out, since no folder has their tables: {', '.join(absent)}.", ""] if absent else []
+    return "\n".join(lines)
+
+
+# Research and Basic tables: tables with the same cells, side by side.
 #
 # Research: every value as it was released, and its variance; where there is an estimate, both of it before. Basic:
-# names of codes, rounded values, standard deviations and coefficients of variation; a value is withheld where it is
-# negative or its coefficient reaches the product's limit.
+# names of codes, rounded values (of estimates the whole numbers that add up), standard deviations and coefficients of
+# variation; a value is withheld by the product's rule.
 
 RESEARCH, BASIC = "research", "basic"
-FORMATS = ("parquet", "csv")
-WITHHELD = "S"  # County Business Patterns' letter for what does not meet publication standards
 DIGITS = 4  # of a standard deviation in a Basic table
-Names = Mapping[str, Mapping[str, str]]  # level → code → name
 
 
-def write_table(product: ProductSpec, table: TableSpec, sources: Mapping[str, Source], names: Names, home: Path) -> Any:
+def write_table(product: ProductSpec, table: TableSpec, tables: ShownTables, names: Names, home: Path) -> list[Hashed]:
     """Write a table's Research and Basic files into the folder `home`; return them.
 
-    Raises PlanError where no release has one of its tables, or they have not the same cells.
+    Raises PlanError where no folder has one of its tables, or they have not the same cells.
     """
-    of_measure = needed(sources, table.values, table.name)
-    first, *others = of_measure.values()
+    of_measure = tables.needed(table.values, table.name, all_reconciled=product.reconciled)
+    first = next(iter(of_measure.values()))
+    levels = table.by or first.levels
     for level in first.levels:
         if level not in product.levels:
-            raise PlanError(f"{table.name}: levels.{level}: say what it is: the released table {first.name} has it")
-    for other in others:
-        if (other.levels, other.rows) != (first.levels, first.rows):
-            raise _differ(table, first, other)
+            raise PlanError(f"{table.name}: levels.{level}: say what it is: the table {first.name} has it")
+    for each in of_measure.values():
+        if sorted(each.levels) != sorted(first.levels) or each.rows != first.rows:
+            raise _differ(table, first, each)
+    if sorted(levels) != sorted(first.levels):
+        raise PlanError(f"{table.name}: by: must be the keys of the table {first.name}, {', '.join(first.levels)}")
+    turned = {measure: each.turned(levels, home, table.name) for measure, each in of_measure.items()}
+    formats = (".parquet", ".csv") if product.csv else (".parquet",)
     with ExitStack() as open_files:
         made = {
-            kind: open_files.enter_context(written(*(home / kind / f"{table.name}.{each}" for each in FORMATS)))
+            kind: open_files.enter_context(
+                written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip)
+            )
             for kind in (RESEARCH, BASIC)
         }
-        for pieces in _side_by_side(table, of_measure):
+        for pieces in _side_by_side(table, turned):
             keys = next(iter(pieces.values()))
-            made[RESEARCH].write(_research(keys, first.levels, pieces))
-            made[BASIC].write(_basic(keys, first.levels, pieces, names, product))
-    files: list[Written] = list(made.values())
-    return [file for each in files for file in each.files]
+            made[RESEARCH].write(_research(keys, levels, pieces))
+            made[BASIC].write(_basic(keys, levels, pieces, names, product))
+    return [file for each in made.values() for file in each.files]
 
 
-def _side_by_side(table: TableSpec, sources: Mapping[str, Source]) -> Iterator[dict[str, pa.Table]]:
-    readers = {measure: source.reader() for measure, source in sources.items()}
-    (first, of_first), *others = sources.items()
+def _side_by_side(table: TableSpec, tables: Mapping[str, ShownTable]) -> Iterator[dict[str, pa.Table]]:
+    readers = {measure: source.reader() for measure, source in tables.items()}
+    (first, of_first), *others = tables.items()
     done = False
     while not done:
         pieces = {measure: reader.take(PIECE) for measure, reader in readers.items()}
@@ -256,26 +349,26 @@ def _side_by_side(table: TableSpec, sources: Mapping[str, Source]) -> Iterator[d
         yield pieces
 
 
-def _differ(table: TableSpec, first: Source, other: Source) -> PlanError:
+def _differ(table: TableSpec, first: ShownTable, other: ShownTable) -> PlanError:
     return PlanError(
-        f"{table.name}: the released tables {first.name} and {other.name} have not the same cells in the same order: "
+        f"{table.name}: the tables {first.name} and {other.name} have not the same cells in the same order: "
         "they cannot stand side by side; give them tables of their own"
     )
 
 
-def _research(keys: pa.Table, levels: tuple[str, ...], pieces: Mapping[str, pa.Table]) -> pa.Table:
+def _research(keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table]) -> pa.Table:
     columns: dict[str, Any] = {level: column(keys, level).cast(pa.string()) for level in levels}
     for measure, piece in pieces.items():
         columns[measure] = column(piece, VALUE)
         columns[f"{measure}_variance"] = numbers(piece, ERROR) ** 2
-        if PUBLISHED[0] in piece.column_names:
-            columns[f"{measure}_published"] = column(piece, PUBLISHED[0])
-            columns[f"{measure}_published_variance"] = numbers(piece, PUBLISHED[1]) ** 2
+        if RELEASED[0] in piece.column_names:
+            columns[f"{measure}_published"] = column(piece, RELEASED[0])
+            columns[f"{measure}_published_variance"] = numbers(piece, RELEASED[1]) ** 2
     return pa.table(columns)
 
 
 def _basic(
-    keys: pa.Table, levels: tuple[str, ...], pieces: Mapping[str, pa.Table], names: Names, product: ProductSpec
+    keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table], names: Names, product: ProductSpec
 ) -> pa.Table:
     columns: dict[str, Any] = {}
     for level in levels:
@@ -285,12 +378,15 @@ def _basic(
             columns[f"{level}_name"] = text_of(coded, names[level])
     for measure, piece in pieces.items():
         values, errors = numbers(piece, VALUE), numbers(piece, ERROR)
-        coefficients = coefficient(values, errors)
-        withheld = (values < 0) | (coefficients >= float(product.basic.withhold_from))
-        columns[measure] = pa.array(rounded_to(values, int(product.basic.round)), mask=withheld)
+        lower, upper = numbers(piece, LOWER), numbers(piece, UPPER)
+        figures = numbers(piece, DISPLAY if DISPLAY in piece.column_names else VALUE)
+        hidden = (
+            withheld(product.basic, values, errors, lower) | (figures < np.floor(lower)) | (figures > np.ceil(upper))
+        )
+        columns[measure] = pa.array(rounded_to(figures, int(product.basic.round)), mask=hidden)
         columns[f"{measure}_sd"] = _short(errors)
-        columns[f"{measure}_cv"] = pa.array(np.round(coefficients, 1), mask=withheld)
-        columns[f"{measure}_flag"] = pa.array([WITHHELD, ""]).take(pa.array((~withheld).astype(np.int8)))
+        columns[f"{measure}_cv"] = pa.array(np.round(coefficient(values, errors), 1), mask=hidden)
+        columns[f"{measure}_flag"] = pa.array([WITHHELD, ""]).take(pa.array((~hidden).astype(np.int8)))
     return pa.table(columns)
 
 

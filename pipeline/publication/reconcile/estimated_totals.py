@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
 from itertools import count
 from typing import Any
 
@@ -123,12 +122,12 @@ class Estimated(Reconciliation):
                 f"{arg('share', name)}: this table carries no weight, or is known: pick cells by {arg('where')}"
             )
         inside = (position >= 0 for position in observed.positions)
-        contrast = solved.estimates.contrast(reduce(np.multiply.outer, (one.astype(np.float64) for one in inside)))
+        contrast = solved.estimates.contrast(tuple(one.astype(np.float64) for one in inside))
         covariance = self._flat(solved, table, contrast.coefficients[name] * observed.variance)
         return Totals(np.asarray(contrast.value), np.asarray(contrast.variance)), covariance
 
     def _solved(self, name: str) -> tuple[Solved, ReleasedTable]:
-        table = self.named(name)
+        table = self.derived[name] if name in self.derived else self.named(name)
         group = next((group for group in self.groups if table in group.tables), None)
         solved = None if group is None else self.solved(group)
         if solved is None or table not in solved.tables:

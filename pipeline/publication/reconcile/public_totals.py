@@ -1,9 +1,10 @@
 """Public totals from files: known without noise and held fixed, or expected, from which weights are made."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.base.errors import PlanError, arg, in_a_line
+from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.cells import Int32s, QueryCells
 from pipeline.plan.domain import Domain
@@ -20,7 +21,7 @@ from pipeline.plan.keys import Where
 from pipeline.plan.structure import TableFacts
 from pipeline.publication.release_folder import VALUE
 from pipeline.storage.paths import LARGEST_LIST, open_input
-from udfs.estimates.tables import joint_positions
+from udfs.estimates.tables import Observed, Sums, common, joint_positions
 from udfs.numbers.arrays import Floats
 from udfs.records.statistics import RECORDS, Statistic
 
@@ -177,8 +178,8 @@ class Atoms:
     of_code: tuple[Int32s, ...]
 
     @classmethod
-    def of(cls, domain: Domain, tables: Mapping[str, QueryCells], most: int = MAX_CELLS) -> "Atoms":
-        """Return the base of tables with cells, by name; PlanError names them where it has more than `most` cells."""
+    def of(cls, domain: Domain, tables: Mapping[str, QueryCells]) -> "Atoms":
+        """Return the base of tables with cells, by name."""
         numbers = sorted({axis.key for cells in tables.values() for axis in cells.axes})
         axes: tuple[int | None, ...] = tuple(numbers) if domain.cells is None else (None,)
         of_code = []
@@ -188,16 +189,7 @@ class Atoms:
             joint = np.full(positions.shape[1], -1, dtype=np.int32)
             joint[met] = joint_positions(list(positions[:, met]))
             of_code.append(joint)
-        atoms = cls(domain, axes, tuple(of_code))
-        if atoms.size > most:
-            keys = [domain.dimensions[n].key if n is not None else "cells" for n in axes]
-            shape = " × ".join(f"{width:,} of {key}" for key, width in zip(keys, atoms.shape, strict=True))
-            largest = sorted(tables, key=lambda name: -tables[name].size)
-            raise PlanError(
-                f"tables {', '.join(largest[:3])}{', …' if len(largest) > 3 else ''}: their finest common cells are "
-                f"{atoms.size:,} ({shape}), more than {arg('max_cells')} {most:,}: allow more, or give fewer tables"
-            )
-        return atoms
+        return cls(domain, axes, tuple(of_code))
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
@@ -216,6 +208,13 @@ class Atoms:
             _, where = np.unique(of_code, return_index=True)  # of −1, if any, then of the atoms in order
             firsts.append(where[len(where) - width :].astype(np.int32))
         return firsts
+
+    @property
+    def in_words(self) -> str:
+        """How many cells the base has, and of which keys."""
+        keys = [self.domain.dimensions[n].key if n is not None else "cells" for n in self.axes]
+        shape = " × ".join(f"{width:,} of {key}" for key, width in zip(keys, self.shape, strict=True))
+        return f"{self.size:,} ({shape})"
 
     def positions(self, cells: QueryCells) -> tuple[Int32s, ...]:
         """Return, on each axis, the position of each atom in a table's cells, −1 for none."""
@@ -247,8 +246,11 @@ class Atoms:
         grid = values.reshape([len(axis.kept) for axis in sorted(cells.axes, key=lambda axis: axis.key)])
         return grid.transpose([sorted(keys).index(key) for key in keys]).reshape(-1)
 
-    def mask(self, where: Where) -> Floats:
-        """Return 1 for the base's cells that meet a filter, else 0; PlanError where no tables tell them apart."""
+    def mask(self, where: Where) -> tuple[Floats, ...]:
+        """Return 1 for the entries of each axis that meet a filter, else 0: a cell meets it where all its entries do.
+
+        PlanError where no tables tell them apart.
+        """
         masks = [each.mask(where) for each in self.domain.dimensions]
         if self.domain.cells is not None:
             inside = np.logical_and.reduce([m[of] for m, of in zip(masks, self.domain.cells, strict=True)])
@@ -258,8 +260,8 @@ class Atoms:
             if lacking := used - set(self.axes):
                 raise PlanError(f"no table of these records tells {self.domain.dimensions[min(lacking)].key} apart")
             masks = [masks[number] for number in self.axes if number is not None]
-        result = np.ones(self.shape)
-        for axis, (mask, of_code, width) in enumerate(zip(masks, self.of_code, self.shape, strict=True)):
+        result = []
+        for mask, of_code, width in zip(masks, self.of_code, self.shape, strict=True):
             met = of_code >= 0
             every = np.bincount(of_code[met], minlength=width)
             inside = np.bincount(of_code[met & mask], minlength=width)
@@ -267,10 +269,28 @@ class Atoms:
                 raise PlanError(
                     f"{_in_words(where)}: the tables do not show all of these cells, or do not tell them from others"
                 )
-            result = result * (inside > 0).reshape([-1 if i == axis else 1 for i in range(len(self.shape))])
-        if not result.any():
+            result.append((inside > 0).astype(np.float64))
+        if not all(each.any() for each in result):
             raise PlanError(f"{_in_words(where)}: no cell of the tables meets all of this")
-        return result
+        return tuple(result)
+
+
+def in_common(
+    domain: Domain, tables: Sequence[tuple[str, QueryCells, NDArray[Any]]]
+) -> Iterator[tuple[str, int, bool]]:
+    """Yield of each two tables that have sums in common their names, how many sums, and whether these are the same.
+
+    `tables`: names, cells, and whole numbers in key order.
+    """
+    atoms = Atoms.of(domain, {name: cells for name, cells, _ in tables})
+    for pair in combinations(tables, 2):
+        one, other = (Observed(name, atoms.positions(of), atoms.widths(of), None, None) for name, of, _ in pair)
+        if both := common(one, other):
+            first, second = (
+                Sums(each.positions, each.widths).up(atoms.placed(cells, values).astype(np.float64))
+                for each, (_, cells, values) in zip(both, pair, strict=True)
+            )
+            yield f"{one.name} and {other.name}", first.size, np.array_equal(first, second)
 
 
 def _in_words(where: Where) -> str:

@@ -6,7 +6,7 @@ All of it is made of what releases published: post-processing, which costs no re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from math import inf, sqrt
 from typing import Any
 
@@ -239,7 +239,7 @@ class Published(Releases):
                 continue
             try:
                 atoms = Atoms.of(table.domain, {table.name: table.cells})
-                mask = atoms.mask(where)
+                mask = reduce(np.multiply.outer, atoms.mask(where))
             except PlanError as error:
                 reason = str(error)
             else:

@@ -17,6 +17,7 @@ from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.base.names import hint
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
+from pipeline.plan.structure import closing
 from pipeline.publication.reconcile.public_totals import (
     MAX_CELLS,
     Atoms,
@@ -35,6 +36,7 @@ from pipeline.publication.reconcile.released_tables import (
     require_tables,
 )
 from pipeline.storage.location import Location
+from udfs.estimates.cliques import TooLarge
 from udfs.estimates.solve import Estimates
 from udfs.estimates.solve import reconcile as solve
 from udfs.estimates.tables import EstimateError, Observed
@@ -102,7 +104,7 @@ class Reconciliation(Releases):
             raise PlanError(f"{arg('interval', options.interval)}: a number above 0 and below 1 is needed")
         if not options.draws >= 0:
             raise PlanError(f"{arg('draws', options.draws)}: a whole number of at least 0 is needed")
-        self.groups = tuple(groups_of(list(self.tables.values())))
+        self.groups = tuple(groups_of([*self.tables.values(), *self.derived.values()]))
         self._last: Solved | None = None
         self._fixed, self._expected = self._fixed_totals(), self._expected_totals()  # mistakes in files come first
         self._require_weights()
@@ -206,7 +208,7 @@ class Reconciliation(Releases):
             totals for statistic, totals in self._fixed if (statistic, totals.keys) == (group.statistic, group.keys)
         ]
         cells = {each.name: each.cells for each in tables} | {each.name: each.cells for each in fixed}
-        atoms = Atoms.of(self.structure.domain, cells, self.options.max_cells)
+        atoms = Atoms.of(self.structure.domain, cells)
         observed = [
             Observed(
                 each.name,
@@ -223,7 +225,12 @@ class Reconciliation(Releases):
             place = atoms.positions(totals.cells), atoms.widths(totals.cells)
             observed.append(Observed(totals.name, *place, np.nan_to_num(known), noise))
         try:
-            estimates = solve(observed, unit=UNIT)
+            estimates = solve(observed, unit=UNIT, most=self.options.max_cells)
+        except TooLarge as error:
+            raise PlanError(
+                f"{group.label}: {error}; their finest common cells are {atoms.in_words}, more than "
+                f"{arg('max_cells')} {self.options.max_cells:,}: allow more, or give fewer tables"
+            ) from None
         except EstimateError as error:
             raise PlanError(f"{group.label}: {error}") from None
         spread = Spread.of(weighted, self.options.interval)
@@ -255,7 +262,23 @@ class Reconciliation(Releases):
                 if each not in weighted and not group.refined(each, weighted):
                     finer = ", and no weighted table has its cells or finer ones" if len(group.tables) > 1 else ""
                     yield each.name, f"{self._why(each)}{finer}"
-        yield from ((each.name, "it has no cells") for each in self.tables.values() if not each.cells.size)
+        every = (*self.tables.values(), *self.derived.values())
+        yield from ((each.name, "it has no cells") for each in every if not each.cells.size)
+
+    def apart(self) -> dict[str, str]:
+        """Return, by what is totalled, why its tables do not meet and what makes them, in words; nothing where they do.
+
+        They leave other records out, those without a listed code in keys that only some of them use.
+        """
+        keys_of: dict[str, list[frozenset[str]]] = {}
+        for group in self.groups:
+            keys_of.setdefault(measure_of(group.statistic), []).append(group.keys)
+        return {
+            name: f"{len(keys)} groups of tables, which leave other records out, do not meet: "
+            + closing(self.structure.domain, frozenset.union(*keys) - frozenset.intersection(*keys))
+            for name, keys in keys_of.items()
+            if len(keys) > 1
+        }
 
     def weighted_groups(self) -> list[int]:
         """Return the numbers of the groups that have a table with weights; PlanError where none has."""
@@ -294,7 +317,8 @@ class Reconciliation(Releases):
             why = "; ".join(f"{each.name}: {self._why(each)}" for group in telling for each in group.tables)
             raise PlanError(f"no table of {measure} that tells these cells can be weighted: {why}")
         if not able:
-            raise PlanError(f"no tables of {measure} tell {', '.join(sorted(told_by))} apart together")
+            why = "".join(f": {text}" for name, text in self.apart().items() if name == measure)
+            raise PlanError(f"no tables of {measure} tell {', '.join(sorted(told_by))} apart together{why}")
         return min(able, key=lambda group: len(group.keys))
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,16 +12,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.canonical import code_digest, readable_json
-from pipeline.base.errors import PlanError, StateError, arg
+from pipeline.base.errors import StateError, arg
 from pipeline.base.log import share, telling
 from pipeline.engines.writers import FORMATS
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
-from pipeline.publication.description import CODES, MEANINGS, PACKAGE, file_notes
+from pipeline.publication.description import CODES, MADE_LATER, MEANINGS, PACKAGE, file_notes
 from pipeline.publication.hashed_files import Hashed, key_pieces, written
 from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
 from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
-from pipeline.publication.reconcile.public_totals import Atoms
+from pipeline.publication.reconcile.public_totals import Atoms, in_common
 from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
 from pipeline.publication.reconcile.released_tables import (
     EXACT,
@@ -32,10 +32,10 @@ from pipeline.publication.reconcile.released_tables import (
     variances_of,
 )
 from pipeline.publication.release_folder import (
+    DISPLAY,
     ERROR,
     PUBLISHED,
     VALUE,
-    Source,
     description_of,
     numbers,
     published_part,
@@ -49,8 +49,7 @@ from udfs.numbers.arrays import Floats
 if TYPE_CHECKING:
     from pipeline.publication.signing import PublicKey, SigningKey
 
-DISPLAY = "display"
-COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED[0], DISPLAY)
+COLUMNS = (VALUE, "lower", "upper", ERROR, PUBLISHED, DISPLAY)
 
 
 class Made(NamedTuple):
@@ -113,8 +112,7 @@ def make_reconciled(
     """
     numbers = reconciliation.weighted_groups()
     with filled(out, RECONCILED.name) as home:
-        folders = {str(table.source.folder): table.source.folder for table in reconciliation.tables.values()}
-        described = Described.of(folders.values(), reconciliation.options.interval)
+        described = Described.of(reconciliation.folders, reconciliation.options.interval)
         make = MakeGroup(reconciliation, home.resolve(), described, csv)
         done = each(make, numbers, "groups of tables") if each else [make(number) for number in numbers]
         for left in home.glob(f"{UNFINISHED}*"):  # of a worker that died
@@ -138,6 +136,7 @@ def make_reconciled(
             "groups": groups,
             "tables": tables,
             "not_reconciled": dict(reconciliation.not_reconciled()),
+            "apart": reconciliation.apart(),
             "files": sorted(made, key=lambda file: str(file["path"])),
         }
         write_manifest(home, RECONCILED.name, manifest, signing)
@@ -159,6 +158,7 @@ def _columns(
         variances, how = known
         most = multipliers.pop(table.name, np.array(np.inf))
         how["intervals"] = "drawn" if np.isfinite(most).any() else "bound"
+        how |= {"derived": True} if table.released is None else {}
         own = table.additive and table.name not in solved.why and how["errors"] == EXACT
         spread = OwnNoise.of(table, solved.spread) if own else solved.spread
         notes = described.notes(table.name) if described else {}
@@ -172,7 +172,8 @@ def _joined(reconciliation: Reconciliation) -> Structure:
     for each in reconciliation.structures.values():
         measures |= dict(each.measures)
         tables |= dict(each.tables)
-    return replace(reconciliation.structure, measures=measures, tables=tables)
+    tables |= {name: table.facts for name, table in reconciliation.derived.items()}
+    return replace(reconciliation.structure, measures=measures, tables=tables, derived={})
 
 
 def _group_facts(solved: Solved) -> dict[str, Any]:
@@ -213,15 +214,16 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
     values, variances, display, most = map(flat, columns[:4])
     parts = flat(atoms.placed(cells, table.part_numbers())) if len(table.mechanisms) > 1 else None
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
-    reader = table.source.reader()
+    reader = None if table.released is None else table.released.reader()
+    columns_of = [name for name in COLUMNS if reader is not None or name != PUBLISHED]
     with written(path, *([path.with_suffix(".csv")] if csv else []), notes=columns.notes) as made:
         for piece, keys in key_pieces(cells):
             value, variance = values[piece], variances[piece]
             reach = columns.spread.half_width(variance, 0 if parts is None else parts[piece])
             half = np.minimum(reach, np.multiply(most[piece], np.sqrt(variance), out=reach.copy(), where=variance > 0))
-            published = numbers(reader.take(piece.stop - piece.start), VALUE)
-            shown = (value, value - half, value + half, np.sqrt(variance), published, display[piece])
-            figures = {name: pa.array(each) for name, each in zip(COLUMNS, shown, strict=True)}
+            published = [] if reader is None else [numbers(reader.take(piece.stop - piece.start), VALUE)]
+            shown = (value, value - half, value + half, np.sqrt(variance), *published, display[piece])
+            figures = {name: pa.array(each) for name, each in zip(columns_of, shown, strict=True)}
             made.write(pa.table(keys | figures))
     return made.files
 
@@ -243,7 +245,8 @@ class VerifiedTables:
 
 
 def verify_reconciled(folder: Location, key: "PublicKey | None" = None) -> VerifiedTables:
-    """Return what was verified: each file is the manifest's, and every coarser cell is the sum of finer ones.
+    """Return what was verified: each file is the manifest's, every coarser cell is the sum of finer ones, and tables
+    that are not sums of others have the same sums wherever two of them tell one.
 
     The sums are repeated from the files alone, in whole units: `value` in the group's unit and `display`. Raises
     StateError naming the first file, or the first table, that is not as it should be; with `key` also where the
@@ -256,37 +259,32 @@ def verify_reconciled(folder: Location, key: "PublicKey | None" = None) -> Verif
     sums = 0
     for group in manifest["groups"]:
         cells = {name: structure.tables[name].cells(structure.domain) for name in group["tables"]}
+        columns = ((VALUE, group["unit"]), (DISPLAY, 1))
+        largest = []
         for name, of_table in cells.items():
             for roll_up, finer in _finer(name, cells):
                 fold = roll_up.fold()
-                for column, unit in ((VALUE, group["unit"]), (DISPLAY, 1)):
-                    one = _in_units(manifest, name, column, unit)
+                for column, unit in columns:
                     other = fold(_in_units(manifest, finer, column, unit))
-                    if not np.array_equal(one, other):
+                    if not np.array_equal(_in_units(manifest, name, column, unit), other):
                         raise StateError(
                             f"{folder}: {column} of the table {name} is not the sum of that of {finer}: the tables "
                             "do not add up"
                         )
                 sums += of_table.size
+                break
+            else:
+                largest.append(name)
+        for column, unit in columns:  # all others are sums of these, so that every pair of tables agrees
+            of_largest = ((name, cells[name], _in_units(manifest, name, column, unit)) for name in largest)
+            for pair, shared, agree in in_common(structure.domain, list(of_largest)):
+                if not agree:
+                    raise StateError(
+                        f"{folder}: {column} of the tables {pair} do not have the same sums: the tables do not add up"
+                    )
+                sums += shared if column == VALUE else 0
     releases = tuple(each["release"] for each in manifest["releases"])
     return VerifiedTables(manifest["dataset"], releases, *manifest.size, sums, manifest.signed_by)
-
-
-def with_estimates(
-    sources: Mapping[str, Source], releases: Sequence[Mapping[str, Any]], folder: Location
-) -> tuple[dict[str, Source], dict[str, Any]]:
-    """Return released tables with their estimates where a reconciled folder has some, and what is said of the folder.
-
-    Raises StateError where its files are not those of its manifest, PlanError where it was made of other releases.
-    """
-    manifest = Manifest.verified(folder, RECONCILED)
-    digests = {each["manifest_sha256"] for each in releases}
-    for each in manifest["releases"]:
-        if each["manifest_sha256"] not in digests:
-            raise PlanError(f"{folder}: it was made of the release {each['release']}, which is not given, or differs")
-    estimated = {name: (folder, manifest.files[f"tables/{name}.parquet"]) for name in manifest["tables"]}
-    beside = {name: replace(source, reconciled=estimated.get(name)) for name, source in sources.items()}
-    return beside, {"manifest_sha256": manifest.sha256, "tables": sorted(estimated)}
 
 
 def _finer(name: str, cells: Mapping[str, QueryCells]) -> Iterator[tuple[RollUp, str]]:
@@ -345,7 +343,9 @@ class Described:
             "release": ", ".join(each["release"] for each in packages),
             "plan_digest": ", ".join(each["plan_digest"] for each in packages),
         }
-        known = {each["name"]: each for package in packages for each in package["resources"]}
+        together.pop("derived", None)
+        known = {each["name"]: each for package in packages for each in package.get("derived", ())}
+        known |= {each["name"]: each for package in packages for each in package["resources"]}
         return cls(together, known, lists, interval)
 
     def notes(self, table: str) -> dict[str, str]:
@@ -372,6 +372,7 @@ def _estimated(released: dict[str, Any], interval: float, kind: str) -> dict[str
             "unit": released["unit"],
         }
         for column, (of, meaning) in ESTIMATED.items()
+        if column != PUBLISHED or released["mechanisms"] != [MADE_LATER]
     ]
     return released | {
         "name": name if kind == "parquet" else f"{kind}/{name}",

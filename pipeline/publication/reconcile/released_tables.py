@@ -6,8 +6,8 @@ without a listed code in some other keys, say nothing on each other's records (d
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from math import inf, prod
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from pipeline.base.names import hint
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan
-from pipeline.plan.structure import Structure, TableFacts
+from pipeline.plan.structure import Structure, TableFacts, unweighted
 from pipeline.publication.manifest import Manifest
 from pipeline.publication.release_folder import (
     VALUE,
@@ -31,6 +31,7 @@ from pipeline.publication.release_folder import (
 from pipeline.storage.location import Location
 from udfs.estimates.intervals import Law, combined, law_of, multiplier
 from udfs.estimates.solve import Estimates
+from udfs.estimates.tables import sums_between
 from udfs.estimates.variances import Drawn
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import build
@@ -38,14 +39,18 @@ from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import exact
 from udfs.records.statistics import Statistic
 
+DERIVED = "it is derived: no release measured it"
 DIGITS = 2  # of the expected totals at which variances are computed
 
 
 @dataclass(frozen=True, eq=False)
 class ReleasedTable:
-    """A released table: its source, its cells in the public domain, and the mechanisms of its parts."""
+    """A released table: its source, its cells in the public domain, and the mechanisms of its parts.
 
-    source: Source
+    One that a plan derives has no source and no mechanisms: no release measured it.
+    """
+
+    released: Source | None
     facts: TableFacts
     domain: Domain
     cells: QueryCells
@@ -71,10 +76,21 @@ class ReleasedTable:
             ) from None
         return cls(source, facts, structure.domain, cells, built)
 
+    @classmethod
+    def of_derived(cls, facts: TableFacts, domain: Domain) -> "ReleasedTable":
+        """Return a table that a plan derives."""
+        return cls(None, facts, domain, facts.cells(domain), {})
+
+    @property
+    def source(self) -> Source:
+        """Where its released values are, which a derived table has not."""
+        assert self.released is not None
+        return self.released
+
     @property
     def name(self) -> str:
         """The table's name."""
-        return self.source.name
+        return self.facts.name
 
     @property
     def statistic(self) -> Statistic:
@@ -89,12 +105,7 @@ class ReleasedTable:
     @cached_property
     def unweighted(self) -> str | None:
         """Why no weights can be had for it, in words; None where they can."""
-        for mechanism in self.mechanisms.values():
-            if mechanism.estimator == "median":
-                return "its estimates are median-unbiased: weighted means of them are biased"
-            if mechanism.variance(0.0) == inf:
-                return "its noise has no variance"
-        return None
+        return DERIVED if self.released is None else unweighted(self.mechanisms.values())
 
     def variance(self, expected: Floats | None) -> Floats:
         """Return the variance of each cell's noise, broadcastable to the shape of its axes (listed cells: flat).
@@ -198,11 +209,28 @@ class Releases:
     def __init__(self, folders: Sequence[Location], plans: Sequence[Plan] = ()) -> None:
         manifests = [Manifest.verified(folder) for folder in folders]
         sources, self.releases = released(manifests)
+        self.folders = [one.folder for one in manifests]
         self.structures = {str(one.folder): structure_of(one, plans) for one in manifests}
         _require_alike(self.structures)
         self.tables = {
             name: ReleasedTable.of(source, self.structures[str(source.folder)]) for name, source in sources.items()
         }
+
+    @cached_property
+    def derived(self) -> Mapping[str, ReleasedTable]:
+        """The tables that the releases publish without measuring them; PlanError where a name stands for two tables.
+
+        One that another release measures, or derives as well, is one table.
+        """
+        known = {name: table.facts for name, table in self.tables.items()}
+        derived = {}
+        for folder, structure in self.structures.items():
+            for name, facts in structure.derived.items():
+                if not known.setdefault(name, facts).shows_what(facts):
+                    raise PlanError(f"{folder}: its derived table {name} is another table than that of a release given")
+                if name not in self.tables:
+                    derived[name] = ReleasedTable.of_derived(facts, structure.domain)
+        return derived
 
     @property
     def structure(self) -> Structure:
@@ -342,13 +370,22 @@ class OwnNoise:
 
 def drawn_of(estimates: Estimates, names: Sequence[str], draws: int) -> dict[str, Drawn]:
     """Return what drawn solutions show of the tables whose variances would else be bounds."""
-    large = [name for name in names if not estimates.exact and _large(estimates, name)]
+    large = [name for name in names if not _nested(estimates, name) and _large(estimates, name)]
     return estimates.drawn(large, draws) if draws and large else {}
 
 
 def _large(estimates: Estimates, name: str) -> bool:
     table = estimates.tables[name]
-    return prod(table.widths) * prod(map(len, table.positions)) > WORK
+    return prod(table.widths) * estimates.size > WORK
+
+
+def _nested(estimates: Estimates, name: str) -> bool:
+    """Whether a table nests in the one chain of the weighted ones; one without weight need not."""
+    table = estimates.tables[name]
+    chain = (each for each in estimates.tables.values() if each.variance is not None)
+    return estimates.exact and all(
+        sums_between(table, each) is not None or sums_between(each, table) is not None for each in chain
+    )
 
 
 def variances_of(estimates: Estimates, name: str, drawn: Mapping[str, Drawn]) -> tuple[Floats, dict[str, Any]]:
@@ -359,7 +396,7 @@ def variances_of(estimates: Estimates, name: str, drawn: Mapping[str, Drawn]) ->
     `monte_carlo_error` is by what share such a standard error lies above the one that was seen, at most.
     """
     bounds, table = estimates.variances(name), estimates.tables[name]
-    if estimates.exact:
+    if _nested(estimates, name):
         return bounds, {"errors": EXACT}
     if name in drawn:
         seen = drawn[name]
@@ -371,6 +408,6 @@ def variances_of(estimates: Estimates, name: str, drawn: Mapping[str, Drawn]) ->
         return bounds, {"errors": BOUND}
     variances = np.zeros(table.widths)
     for cell in np.ndindex(table.widths):
-        inside = [(positions == here).astype(np.float64) for positions, here in zip(table.positions, cell, strict=True)]
-        variances[cell] = estimates.contrast(reduce(np.multiply.outer, inside)).variance
+        inside = ((positions == here).astype(np.float64) for positions, here in zip(table.positions, cell, strict=True))
+        variances[cell] = estimates.contrast(tuple(inside)).variance
     return variances, {"errors": EXACT}

@@ -1,10 +1,10 @@
 """Figures of one table as pages show them: in rows with names of codes, in words, and as bars on a common scale."""
 
-import base64
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from math import isfinite, isnan
 from typing import Any
 
@@ -31,17 +31,20 @@ class Figures:
 
     cells: QueryCells
     columns: Mapping[str, Numbers]
+    nonnegative: bool = False  # whether the contract of records keeps totals from being negative
 
     @classmethod
-    def read(cls, cells: QueryCells, batches: Iterator[pa.RecordBatch], most: int) -> "Figures":
+    def read(
+        cls, cells: QueryCells, batches: Iterator[pa.RecordBatch], most: int, *, nonnegative: bool = False
+    ) -> "Figures":
         """Return the first `most` figures, read batch by batch."""
         read: list[pa.RecordBatch] = []
         while sum(map(len, read)) < most and (batch := next(batches, None)) is not None:
             read.append(batch.select(list(VALUES)))
         if not read:
-            return cls(cells, {name: np.zeros(0) for name in VALUES})
+            return cls(cells, {name: np.zeros(0) for name in VALUES}, nonnegative)
         table = pa.Table.from_batches(read).slice(0, most).combine_chunks()
-        return cls(cells, {name: table[name].to_numpy() for name in VALUES})
+        return cls(cells, {name: table[name].to_numpy() for name in VALUES}, nonnegative)
 
     def __len__(self) -> int:
         return len(self.columns[VALUES[0]])
@@ -69,6 +72,7 @@ class Figures:
             "label": " · ".join(key["name"] or key["code"] for key in keys),
             "numbers": numbers,
             "text": {name: figure(value) for name, value in numbers.items()},
+            "reading": reading(numbers["lower"], numbers["upper"]) if self.nonnegative else "",
         }
 
 
@@ -79,6 +83,16 @@ def figure(value: float) -> str:
     if not isfinite(value):
         return "unknown" if isnan(value) else "unbounded"
     return (f"{value:,.1f}" if abs(value) < 1e15 else f"{value:.3e}").replace("-", "−")
+
+
+def reading(lower: float, upper: float) -> str:
+    """Return how to read the interval of a total that cannot be negative; nothing where it is above 0.
+
+    It is cut at 0: a total in the one is in the other, so that its coverage stays (docs/tables.md).
+    """
+    if not lower <= 0:
+        return ""
+    return f"less than the noise: read as {f'none to {figure(upper)}' if upper > 0 else 'none'}"
 
 
 def with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -103,95 +117,54 @@ def with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def shades(values: Sequence[float], classes: int = 5) -> list[int]:
-    """Return of each value its class among as many of equal numbers, 0 the lowest; equal values share one."""
-    order = sorted(values)
-    cuts = [order[len(order) * i // classes] for i in range(1, classes)]
-    return [sum(value >= cut for cut in cuts) for value in values]
+def clear(figures: Figures) -> NDArray[np.bool_]:
+    """Return which cells are told from 0: their interval does not hold it, nor is below where no total can be."""
+    result: NDArray[np.bool_] = figures.columns["lower"] > 0
+    return result if figures.nonnegative else result | (figures.columns["upper"] < 0)
 
 
-# A table's keys and numbers as scripts, which a page from a folder may load where it may read no other file.
-
-PART = 1 << 16
-FEW = 256
-INT32, EXACT = 2**31 - 1, 2**53
+ENDS = (0, 1 / 2, 3 / 4, 7 / 8, 15 / 16, 1)  # of classes: each has half of what lower ones leave, since few are large
 
 
-def keys_script(figures: Figures, domain: Domain, facts: Facts) -> str:
-    """Return keys.js: of each key its level and codes, their names, and the coarser levels that group them."""
-    axes = []
-    for axis in figures.cells.axes[: len(figures.cells.by)]:
-        level = str(axis.level)
-        dimension = domain.dimensions[axis.key]
-        kept = axis.kept.tolist()
-        names = facts["levels"][level]["names"]
-        codes = [axis.codes[i] for i in kept]
-        groups = []
-        for group in coarser(domain, level):
-            of = dimension.between(level, group)
-            assert of is not None
-            above, stated = dimension.level_codes(group), facts["levels"][group]
-            titles = [stated["names"].get(code, "") for code in above]
-            parents = {"label": stated["label"], "codes": above, "names": titles, "of": of[kept].tolist()}
-            groups.append(parents)
-        axes.append(
-            {
-                "level": level,
-                "label": facts["levels"][level]["label"],
-                "codes": codes,
-                "names": [names.get(code, "") for code in codes],
-                "groups": groups,
-            }
-        )
-    return _call("keys", axes)
+def classes(values: Numbers, lower: Numbers, upper: Numbers) -> list[int]:
+    """Return of each value its class, 0 the lowest: classes differ by more than the errors of what is in them.
+
+    Of classes that end at `ENDS` of the values in order, neighbours become one as long as their middle intervals meet:
+    the medians of lower and of upper ends.
+    """
+    order = np.argsort(values, kind="stable")
+    ranks = [int(len(order) * end) for end in ENDS]
+    groups = [order[first:last] for first, last in pairwise(ranks) if first < last]
+    i = 0
+    while i + 1 < len(groups):
+        if _middle(upper[groups[i]]) < _middle(lower[groups[i + 1]]):
+            i += 1
+        else:
+            groups[i : i + 2] = [np.concatenate(groups[i : i + 2])]
+            i = max(0, i - 1)
+    cuts = [values[group[0]] for group in groups[1:]]
+    return [sum(bool(value >= cut) for cut in cuts) for value in values]
 
 
-def part_scripts(figures: Figures) -> Iterator[str]:
-    """Yield 0.js, 1.js, … of a table whose figures are complete."""
-    value = _safe(figures.columns["value"])
-    for first in range(0, len(figures), PART):
-        here = slice(first, first + PART)
-        columns = {"value": packed(value[here])}
-        for name in ("lower", "upper"):
-            columns[name] = packed(_safe(figures.columns[name][here]) - value[here])
-        columns["standard_error"] = packed(figures.columns["standard_error"][here])
-        if figures.cells.listed is not None:
-            columns["cell"] = packed(figures.cells.listed[here])
-        yield _call("part", first // PART, columns)
+def _middle(ends: Numbers) -> float:
+    return float(np.sort(ends)[len(ends) // 2])
 
 
-def packed(numbers: Numbers) -> list[Any]:
-    """Return a column of numbers as the scripts hold it; nothing is rounded."""
-    different, index = np.unique(numbers, return_inverse=True)
-    if len(different) == 1:
-        return ["c", _number(different[0])]
-    if len(different) <= FEW:
-        return ["d", [_number(each) for each in different], _base64(index.astype(np.uint8))]
-    integral = np.issubdtype(numbers.dtype, np.integer)
-    if integral and max(-int(different[0]), int(different[-1])) <= INT32:
-        return ["i", _base64(numbers.astype("<i4"))]
-    return ["f", _base64(numbers.astype("<f8"))]
+def clearest(figures: Figures, level: str) -> int:
+    """Return a cell whose codes beside `level` have something to see there: the largest share of cells told from 0.
 
-
-def _safe(numbers: Numbers) -> Numbers:
-    """Return integers beyond those that a double tells apart as doubles, which a browser knows alone."""
-    integral = np.issubdtype(numbers.dtype, np.integer) and len(numbers) > 0
-    large = integral and max(-int(numbers.min()), int(numbers.max())) > EXACT
-    return numbers.astype(np.float64) if large else numbers
-
-
-def _number(number: Any) -> float | str:
-    value: float = number.item()
-    return value if isfinite(value) else "Infinity" if value > 0 else "-Infinity" if value < 0 else "NaN"
-
-
-def _base64(numbers: Numbers) -> str:
-    return base64.b64encode(numbers.tobytes()).decode("ascii")
-
-
-def _call(name: str, *arguments: Any) -> str:
-    text = ",".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in arguments)
-    return f"prdp.{name}({text});\n"
+    Of equal shares it is where the figures are largest, of equal figures the first.
+    """
+    cells = figures.cells
+    positions = cells.positions_of(np.arange(cells.size) if cells.listed is None else cells.listed)
+    others = [each for name, each in zip(cells.by, positions[: len(cells.by)], strict=True) if name != level]
+    if not others:
+        return 0
+    widths = [int(each.max()) + 1 for each in others]
+    _, first, group = np.unique(np.ravel_multi_index(others, widths), return_index=True, return_inverse=True)
+    share = np.bincount(group, clear(figures)) / np.bincount(group)
+    value = np.bincount(group, np.nan_to_num(figures.columns["value"].astype(np.float64)))
+    return int(first[np.lexsort((-value, -share))[0]])
 
 
 # Coarser levels in place of a table that is too large to be looked at: as another table has them, or added up.
@@ -199,7 +172,7 @@ def _call(name: str, *arguments: Any) -> str:
 # A table of the same release goes first: it has noise of its own, of one cell and not of many. Sums of published cells
 # are post-processing, and are told apart from published figures wherever they stand.
 
-MOST_SUMS = PART  # cells of coarser levels that are added up, so that a page loads them at once
+MOST_SUMS = 1 << 16  # cells of coarser levels that are added up, so that a page loads them at once
 WHOLE_NUMBERS = 2.0**53  # below it sums of doubles are exact
 
 
@@ -226,12 +199,14 @@ def coarse_of(
         name, table = other["name"], structure.tables[other["name"]]
         alike = (table.statistic, table.where) == (of.statistic, of.where)
         if name in shown and alike and other["cells"] and _rolls_up(cells, table.cells(domain)):
-            figures = Figures.read(table.cells(domain), read(name), other["cells"])
+            nonnegative = other.get("nonnegative", False)
+            figures = Figures.read(table.cells(domain), read(name), other["cells"], nonnegative=nonnegative)
             return Coarse(other, figures, summed=False)
     by = coarse_levels(domain, of.by, of.where)
     if by is None or by == of.by or not about.get("sums") or about.get("reconciled"):
         return None
     figures = added_up(cells, domain.query_cells(by, of.where), read(about["name"]), **about["sums"])
+    figures = replace(figures, nonnegative=about.get("nonnegative", False))
     return Coarse(dict(about) | {"by": list(by), "cells": figures.cells.size}, figures, summed=True)
 
 
@@ -331,32 +306,44 @@ STATES: Mapping[str, tuple[str, int, int]] = {
 }  # fmt: skip
 
 
-def state_grid(figures: Figures, names: Names, at: int) -> dict[str, Any] | None:
-    """Return the squares of a table by state, for the other codes of the cell `at`; None where it has no states."""
+SHADES = ((), (3,), (1, 4), (0, 2, 4), (0, 1, 3, 4), (0, 1, 2, 3, 4))  # of so many classes: as far apart as can be
+
+
+def state_grid(figures: Figures, names: Names) -> dict[str, Any] | None:
+    """Return the squares of a table by state, where most is told from 0; None where it has no states."""
     cells = figures.cells
-    if "state" not in cells.by or not figures.complete:
+    if "state" not in cells.by or not figures.complete or not len(figures):
         return None
-    here = cells.positions_of(np.array([at]) if cells.listed is None else cells.listed[at : at + 1])
+    shown = clearest(figures, "state")
+    here = cells.positions_of(np.array([shown]) if cells.listed is None else cells.listed[shown : shown + 1])
     which = cells.by.index("state")
     axis = cells.axes[which]
     number = {axis.codes[kept]: position for position, kept in enumerate(axis.kept.tolist())}
-    states = {}
-    for state in number.keys() & STATES.keys():
+    cell_of = {}
+    for state in sorted(number.keys() & STATES.keys()):
         (cell,) = cells.numbers([np.array([number[state]]) if i == which else each for i, each in enumerate(here)])
         if cell >= 0:
-            states[state] = figures.columns["value"][cell].item()
-    if len(states) < 2:
+            cell_of[state] = int(cell)
+    if len(cell_of) < 2:
         return None
-    shade = dict(zip(states, shades(list(states.values())), strict=True))
-    others = [names[level].get(code, code) for level, code in figures.codes(at).items() if level != "state"]
+    value = figures.columns["value"]
+    seen = clear(figures)
+    told_apart = [state for state, cell in cell_of.items() if seen[cell]]
+    there = [cell_of[state] for state in told_apart]
+    of_state = classes(value[there], figures.columns["lower"][there], figures.columns["upper"][there])
+    spread = SHADES[max(of_state, default=-1) + 1]
+    shade = {state: f"q{spread[number]}" for state, number in zip(told_apart, of_state, strict=True)}
+    others = [names[level].get(code, code) for level, code in figures.codes(shown).items() if level != "state"]
     tiles = [
         {
             "letters": letters,
             "row": row,
             "column": column,
-            "shade": f"q{shade[state]}" if state in states else "none",
-            "text": f"{names['state'].get(state, state)}: {figure(states[state]) if state in states else 'no figure'}",
+            "shade": shade.get(state, "noise" if state in cell_of else "none"),
+            "text": f"{names['state'].get(state, state)}: "
+            + (figure(value[cell_of[state]].item()) if state in cell_of else "no figure")
+            + (", not told from 0" if state in cell_of.keys() - shade.keys() else ""),
         }
         for state, (letters, row, column) in STATES.items()
     ]
-    return {"of": " · ".join(others), "tiles": tiles}
+    return {"of": " · ".join(others), "tiles": tiles, "noise": len(cell_of) - len(told_apart)}

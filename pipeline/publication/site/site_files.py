@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.base.canonical import readable_json
@@ -25,11 +27,16 @@ from pipeline.publication.manifest import (
     write_manifest,
 )
 from pipeline.publication.release_folder import as_written, json_in, published_part, structure_of
-from pipeline.publication.site.figures import MAPS, Figures, Read, coarse_of, keys_script, map_script, part_scripts
+from pipeline.publication.site.figures import MAPS, WHOLE_NUMBERS, Figures, Read, coarse_of, map_script
+from pipeline.publication.site.packed import axes_of, csv_of, index_script, keys_script, part_scripts, ranked
 from pipeline.publication.site.site_pages import (
     FIRST_ROWS,
+    INDEX,
+    asking,
     files_of,
     front_page,
+    listed_table,
+    place_page,
     published_page,
     report_page,
     table_page,
@@ -38,6 +45,7 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.paths import filled
 from pipeline.storage.staging import SIGNED, STRUCTURE, Staging
+from udfs.numbers.exact import exact
 
 FRONT = "index.html"  # the front page, in the release's folder and in the site's
 MOST_CELLS = 2_000_000  # of a table that can be looked at in full
@@ -112,10 +120,13 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
     """Write a site's files by `write`, which takes path and contents of each."""
     facts, structure = site.facts, site.structure
     complete, maps = _in_full(facts), set()
+    levels: dict[str, Facts] = {}
+    listed: list[Facts] = []
     for about in counted("making pages", facts["tables"], len(facts["tables"])):
         name, full = about["name"], about["name"] in complete
         cells = structure.tables[name].cells(structure.domain)
-        figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS)
+        nonnegative = about.get("nonnegative", False)  # sites of earlier builds do not say it
+        figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS, nonnegative=nonnegative)
         instead = None if full else coarse_of(about, facts, complete, structure, site.read)
         shown = figures if instead is None else instead.figures
         if len(shown) and (full or (instead and instead.summed)):
@@ -123,13 +134,32 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
             for number, script in enumerate(part_scripts(shown)):
                 write(f"data/{name}/{number}.js", script.encode())
             maps |= MAPS.keys() & set(shown.cells.by)
-        links = {"front": f"../{site.front}", "files": list(site.files(name, cells.size)) if full else []}
+        files = list(site.files(name, cells.size)) if full else []
+        if (
+            full
+            and len(figures)
+            and (about.get("reconciled") or not any(file["name"].endswith(".csv") for file in files))
+        ):
+            data, csv = csv_of(figures), f"{name}.csv.gz"
+            write(f"tables/{csv}", data)
+            files.append({"name": csv, "href": csv, "bytes": len(data), "sha256": sha256(data).hexdigest()})
+        if full and len(figures):
+            axes = axes_of(figures, structure.domain, facts)
+            for axis in ranked(axes, figures):
+                if len(axis["codes"]) > len(levels.get(axis["level"], {"codes": ()})["codes"]):
+                    levels[axis["level"]] = axis
+            listed.append(listed_table(facts, about, figures, axes))
+        links = {"front": f"../{site.front}", "files": files}
         write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
     for level in sorted(maps):
         codes = structure.domain.dimension(level).level_codes(level)
         write(f"maps/{level}.js", map_script(level, codes).encode())
-    write(FRONT, front_page(facts, front=site.front).encode())
-    for file in ("style.css", "site.js"):
+    if listed:
+        coarsest = sorted(levels.values(), key=lambda axis: len(axis["codes"]))
+        write(INDEX, index_script(coarsest, listed).encode())
+        write("place.html", place_page(facts).encode())
+    write(FRONT, front_page(asking(facts) if listed else facts, front=site.front).encode())
+    for file in ("style.css", "site.js", "table.js", "place.js"):
         write(file, source_of(file).encode())
     write(METADATA, readable_json(facts, 1).encode())
 
@@ -151,6 +181,7 @@ def _in_full(facts: Facts) -> set[str]:
 MARK = "site.json"  # marks the folder as public: nothing confidential is written into it
 LOADS = "product"  # the folder of a product's files, which keep their names
 PUBLISHED = "published"  # the folder of the site with published figures, where SITE has reconciled ones
+DISPLAY = "display"  # of a reconciled table: estimates in whole units
 ESTIMATES = "reconciled"  # the folder of reconciled tables
 OF_RECONCILED = (
     "Tables that are called reconciled are estimates from all published tables together: their cells add up, also "
@@ -175,7 +206,7 @@ def make_site(
     with as_written(folder / home / SITE / METADATA):
         _require_facts(facts, {table["query"] for table in manifest["tables"]})
     structure = structure_of(manifest)
-    tables = {table["query"]: table for table in manifest["tables"]}
+    tables, abouts = {table["query"]: table for table in manifest["tables"]}, {t["name"]: t for t in facts["tables"]}
     estimates = {} if reconciled is None else _estimates(manifest, reconciled)
     loads = None if product is None else _made_of(manifest, product, PRODUCT)
 
@@ -192,8 +223,12 @@ def make_site(
     def estimated(table: str) -> Iterator[pa.RecordBatch]:
         if table not in estimates or reconciled is None:
             return read(table)
-        batches: Iterator[pa.RecordBatch] = published_part(reconciled, estimates[table]).iter_batches(columns=VALUES)
-        return batches
+        part, about = published_part(reconciled, estimates[table]), abouts[table]
+        if about["cells"] > MOST_CELLS or DISPLAY not in part.schema_arrow.names:
+            return iter(part.iter_batches(columns=VALUES))
+        fixed = about["additive"] and float(facts["interval"]) == float(estimates[table]["interval"])
+        before = pa.Table.from_batches(read(table)) if fixed else None
+        return iter(in_whole_units(part.read([*VALUES, DISPLAY]), before, _step(structure, table)).to_batches())
 
     def hrefs(table: str, cells: int) -> list[dict[str, Any]]:
         return [file | {"href": f"../../{file['href']}"} for file in listed(table)]
@@ -222,6 +257,7 @@ def make_site(
                 _copy(loads.folder / file["path"], place / LOADS / file["path"], file)
             files = [file | {"href": f"{LOADS}/{file['path']}"} for file in loads["files"]]
         public = manifest.facts | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
+        beside += [f"{SITE}/{INDEX}"] * (place / SITE / INDEX).is_file()
         public |= {"files": [{"path": path} for path in beside], "product": loads and loads.facts | {"files": files}}
         page = published_page(shown, f"{SITE}/", public, signer=named_signer(folder))
         (place / FRONT).write_text(page, encoding="utf-8")
@@ -234,6 +270,29 @@ def make_site(
         }
         write_manifest(place, MARK, made)
     return made | {"out": str(out)}
+
+
+def _step(structure: Structure, table: str) -> float:
+    measure = structure.tables[table].statistic.measure
+    return 1.0 if measure is None else float(exact(structure.measures[measure]["step"]))
+
+
+def in_whole_units(estimates: pa.Table, released: pa.Table | None, step: float) -> pa.Table:
+    """Return reconciled figures as pages show them: `display`, and intervals no wider than the released ones.
+
+    `released`: the published table, where its intervals have the same coverage and lengths that no draw decides; what
+    is chosen by lengths alone keeps its coverage. Totals in whole units (`step` 1) lie in an interval's whole numbers.
+    """
+    lower, upper = (estimates[name].to_numpy() for name in ("lower", "upper"))
+    if released is not None:
+        ends = [released[name].to_numpy() for name in ("lower", "upper")]
+        shorter = ends[1] - ends[0] < upper - lower
+        lower, upper = np.where(shorter, ends[0], lower), np.where(shorter, ends[1], upper)
+    if step == 1 and np.abs([lower, upper]).max(initial=0) < WHOLE_NUMBERS:
+        lower, upper = (ends.astype(np.int64) for ends in (np.ceil(lower), np.floor(upper)))
+        upper = np.maximum(lower, upper)
+    error = estimates["standard_error"]
+    return pa.table({"value": estimates[DISPLAY], "lower": lower, "upper": upper, "standard_error": error})
 
 
 def _estimates(release: Manifest, reconciled: Location) -> dict[str, dict[str, Any]]:

@@ -9,12 +9,14 @@ from pipeline.accounting.left_out import NAME
 from pipeline.base.html import Table, rendered
 from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query
-from pipeline.publication.description import CODES, COLUMNS, PACKAGE, Description, Facts, mechanisms_of, oddities
+from pipeline.publication.description import CODES, COLUMNS, PACKAGE, SITE, Description, Facts, mechanisms_of, oddities
 from pipeline.publication.policy_document import composition
-from pipeline.publication.site.figures import MAPS, PART, Coarse, Figures, Names, state_grid, with_bars
+from pipeline.publication.site.figures import MAPS, Coarse, Figures, Names, clearest, state_grid, with_bars
+from pipeline.publication.site.packed import PART
 from pipeline.storage.location import Location
 from udfs.numbers.exact import bound_text, exact, up_probability
 
+INDEX = "data/index.js"  # in a site: what its page of places needs to know
 FIRST_ROWS = 50  # cells that are in a page itself
 LARGEST = 12  # figures of a chart
 OF_RECONCILED = (
@@ -23,7 +25,7 @@ OF_RECONCILED = (
 )
 PRODUCT_FILES = {  # what a product's files are, by folder
     ("layouts",): "In the agency's record layouts",
-    ("dictionary.csv", "dictionary.md"): "What every column means",
+    ("README.md", "dictionary.csv", "dictionary.md"): "What is withheld, and what every column means",
     ("basic",): "Basic tables: names of codes, rounded figures, coefficients of variation, flags",
     ("research",): "Research tables: every figure with its variance, nothing rounded or withheld",
 }
@@ -59,6 +61,7 @@ def front_page(
         front=front,
         coverage=coverage(facts),
         size=f"{100 * losses[0]['size']:g}" if losses else "",
+        plain=facts.get("plain"),
         losses=_losses(facts),
     )
 
@@ -88,13 +91,34 @@ def published_page(
     described = {"package": f"{home}{PACKAGE}", "lists": sorted(lists)} if f"{home}{PACKAGE}" in beside else None
     product = manifest.get("product") and _product(manifest["product"])
     return front_page(
-        facts,
+        asking(facts) if f"{home}{SITE}/{INDEX}" in beside else facts,
         site,
         dated
         | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
         | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
         notes,
     )
+
+
+def place_page(facts: Facts) -> str:
+    """Return the page of a place or an industry, which a script fills from the tables' own."""
+    return rendered("site_place.html", title="A place or an industry", site="", headed=True, facts=asking(facts))
+
+
+def asking(facts: Facts) -> Facts:
+    """Return facts for a page that asks for a place, which takes a site's INDEX.
+
+    `plain` is the table for readers without scripts: of the states, with the fewest cells, else the smallest of all.
+    """
+    tables = sorted(facts["tables"], key=lambda each: ("state" not in each["by"], not each["cells"], each["cells"]))
+    return facts | {"plain": tables[0]}
+
+
+def listed_table(facts: Facts, about: Facts, figures: Figures, axes: Sequence[Facts]) -> Facts:
+    """Return what the page of places needs to know of a table, all of whose figures are in its scripts."""
+    groups = sorted({group["level"] for axis in axes for group in axis["groups"]})
+    own = {key: about[key] for key in ("title", "by", "statistic", "where")}
+    return own | {"groups": groups} | (data_of(about, figures, coverage(facts | dict(about)), None) or {})
 
 
 def files_of(manifest: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -143,7 +167,7 @@ def table_page(
         title=about["title"],
         site="../",
         facts=facts,
-        about={"other": None, "reconciled": False} | dict(about),
+        about={"other": None, "reconciled": False, "nonnegative": False} | dict(about),
         coverage=coverage(facts | dict(of)),
         of=of,
         instead=instead,
@@ -151,18 +175,19 @@ def table_page(
         hero=chart[0] if chart else None,
         sole=of["cells"] == 1,
         chart=chart,
-        grid=state_grid(shown, names, largest[0]) if largest else None,
+        grid=state_grid(shown, names),
         map=on_map[0] if on_map else None,
         body=_rows(facts, of, shown, names),
         columns=_columns(facts, about),
         others=fewer,
         **links,
-        data=_data(of, shown, largest),
+        data=data_of(of, shown, coverage(facts | dict(of)), on_map[0] if on_map else None),
     )
 
 
 def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
-    rows = with_bars([figures.row(cell, names) for cell in range(min(len(figures), FIRST_ROWS))])
+    first = figures.largest(FIRST_ROWS) if figures.complete else range(min(len(figures), FIRST_ROWS))
+    rows = with_bars([figures.row(cell, names) for cell in first])
     return {"labels": [facts["levels"][level]["label"] for level in about["by"]], "rows": rows, "unit": about["unit"]}
 
 
@@ -176,20 +201,25 @@ def coverage(facts: Facts) -> str:
     return f"{float(100 * exact(facts['interval'])):.4g}"
 
 
-def _data(about: Mapping[str, Any], figures: Figures, largest: Sequence[int]) -> dict[str, Any] | None:
-    """Return what site.js needs to know of a table whose cells are all in its scripts; None for other tables."""
+def data_of(about: Mapping[str, Any], figures: Figures, covered: str, level: str | None) -> dict[str, Any] | None:
+    """Return what scripts need to know of a table whose cells are all in its own; None for other tables.
+
+    `covered`: the coverage of intervals in per cent. `level`: what a map shows, if there is one.
+    """
     if not figures.complete or not len(figures):
         return None
     return {
         "name": about["name"],
         "unit": about["unit"],
+        "nonnegative": figures.nonnegative,
+        "coverage": covered,
         "cells": about["cells"],
         "parts": -(-about["cells"] // PART),
         "part": PART,
         "shown": FIRST_ROWS,
         "whole": [name for name, column in figures.columns.items() if np.issubdtype(column.dtype, np.integer)],
         "listed": figures.cells.listed is not None,
-        "at": figures.codes(largest[0]),
+        "at": figures.codes(clearest(figures, level)) if level else {},
     }
 
 

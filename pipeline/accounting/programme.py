@@ -1,0 +1,365 @@
+"""A programme of tables: which cells are usable once tables add up, and what limits spend, as functions of ln scale.
+
+    missed(x) = Σ_t weight_t · mean over the cells of t of 2Φ(−within·total/σ̂_t)
+
+with σ̂ the standard error of a table's estimates (pipeline/accounting/lattice.py), or of its noise where no lattice has
+the table. Losses and variances are cubics between knots of a scale's logarithm, which is no guarantee: whoever rounds
+the scales keeps every limit exactly.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+from scipy.optimize import nnls
+from scipy.special import ndtr
+
+from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
+from pipeline.accounting.calibrate import Family
+from pipeline.accounting.lattice import Lattice
+from pipeline.accounting.targets import CalibrationError, Target
+from udfs.numbers.arrays import Floats, Int64s
+
+ROUNDED = 0.997  # of a wished variance: what is left to the rounding of scales
+TINY = 1e-300
+REACHED = 1e-3  # of a limit or a wish that is met, the logarithm
+KNOT, BEYOND = 0.5, 9.0  # of a scale's logarithm: between knots, and from the largest influence on
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """ln of a loss or a variance by ln of a scale, between the first knot and the last."""
+
+    knots: Floats
+    values: Floats
+
+    @cached_property
+    def value(self) -> PchipInterpolator:
+        """Its values at any x."""
+        return PchipInterpolator(self.knots, self.values)
+
+    @cached_property
+    def slope(self) -> PchipInterpolator:
+        """Its slopes at any x."""
+        return self.value.derivative()
+
+
+class Curves:
+    """The curves of families of noise, each computed once for all tables that share it."""
+
+    def __init__(self, largest: Mapping[Fraction, Fraction]) -> None:
+        """`largest`: the largest influence of the limits' references, by the step of the noise."""
+        self.largest = largest
+        self._knots: dict[Any, tuple[Family, Floats, list[int]]] = {}
+        self._known: dict[Any, Curve] = {}
+
+    def variance(self, family: Family) -> Curve:
+        """Return that of the variance."""
+        return self._curve(family, None, lambda mechanism: mechanism.variance(0.0))
+
+    def loss(self, family: Family, influence: Fraction) -> Curve:
+        """Return that of the loss at an influence."""
+        return self._curve(family, influence, lambda mechanism: float(mechanism.loss_at(influence)))
+
+    def _curve(self, family: Family, influence: Fraction | None, value: Callable[[Any], float]) -> Curve:
+        key = self._key(family)
+        if (key, influence) not in self._known:
+            shared, knots, numbers = self._grid(family)
+            mechanisms = [shared.at(n) for n in numbers]
+            self._known[key, influence] = Curve(knots, np.log([max(value(each), TINY) for each in mechanisms]))
+        return self._known[key, influence]
+
+    def _grid(self, family: Family) -> tuple[Family, Floats, list[int]]:
+        key = self._key(family)
+        if key not in self._knots:
+            top = log(max(self.largest.get(family.step, Fraction(0)), family.step) / family.times) + BEYOND
+            low = log(family.step / family.times) - 3
+            numbers = [family.number_at(x) for x in np.arange(top, low, -KNOT)]
+            usable = [n for n in numbers if _has_noise(family, n)]
+            if len(usable) < 2:
+                raise CalibrationError("no scale within the limits leaves noise of half a step")
+            self._knots[key] = family, np.array([family.log_noise(n) for n in usable[::-1]]), usable[::-1]
+        return self._knots[key]
+
+    def _key(self, family: Family) -> Any:
+        return family.kind, tuple(sorted(family.fixed.items())), family.step, family.times
+
+
+def _has_noise(family: Family, n: int) -> bool:
+    mechanism = family.at(n)
+    return mechanism is not None and mechanism.mean_absolute_error(0.0) >= float(family.step) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """Losses of one member of an unknown in a query set of a limit: `times` the curve, as a share of the limit."""
+
+    unknown: int
+    member: int
+    influence: Fraction
+    curve: Curve
+    times: float
+
+
+@dataclass(frozen=True, eq=False)
+class Goal:
+    """A table whose cells are to be usable: the totals of its cells with their shares, its weight, and its wish.
+
+    `row`: the number of its noise in `lattice`, or without one the member whose noise it has.
+    """
+
+    label: str
+    lattice: int | None
+    row: int
+    error: Target
+    weight: float
+    wanted: float | None
+
+    @cached_property
+    def sizes(self) -> tuple[Floats, Floats]:
+        """(n,) totals, rising, and the share of cells that each has."""
+        totals, counts = np.array(sorted(self.error.sizes)).T
+        return totals, counts / counts.sum()
+
+    @property
+    def most(self) -> float:
+        """The largest variance at which the wished share of cells is usable."""
+        totals, shares = self.sizes
+        assert self.wanted is not None
+        enough = np.cumsum(shares[::-1])[::-1] >= self.wanted - 1e-12
+        largest = float(totals[enough].max()) if enough.any() else float(totals.min())
+        return (float(self.error["within"]) * largest) ** 2 * ROUNDED
+
+    def share(self, variance: float) -> float:
+        """Return the share of cells that are usable at a variance."""
+        totals, shares = self.sizes
+        return float(shares[float(self.error["within"]) * totals >= sqrt(variance)].sum())
+
+
+class Programme:
+    """One choice of kinds and of measured tables: functions of the logarithms x of the unknowns' scales."""
+
+    def __init__(self, problem: Problem, curves: Curves, measured: Sequence[int], seen: Iterable[Any] = ()) -> None:
+        """`seen`: query sets that were the worst of a limit, by its number."""
+        self.problem, self.curves, self.measured = problem, curves, list(measured)
+        self.unknowns = [problem.unknowns[v] for v in self.measured]
+        self.owner = {i: (v, family) for v, each in enumerate(self.unknowns) for i, family in each.members.items()}
+        self.goals = goals_of(problem)
+        self.of_lattice = [[g for g in self.goals if g.lattice == n] for n in range(len(problem.lattices))]
+        self.alone = [g for g in self.goals if g.lattice is None and g.row in self.owner]
+        self.fixed = {
+            i: problem.policy.queries[i].mechanism.variance(0.0)
+            for lattice in problem.lattices
+            for i in lattice.numbers
+            if not any(i in each.members for each in problem.unknowns)
+        }
+        self.sets: list[tuple[int, float, list[Term]]] = []  # of limits: number, what is fixed, what is chosen
+        self.seen = dict.fromkeys(seen)
+        self._noises = self._members_by_curve()
+        for b, terms in tuple(self.seen):
+            self._add(b, terms)
+        self._grouped: dict[int, list[tuple[Curve, Int64s, Floats]]] = {}
+        self._last: dict[tuple[int, bytes], tuple[Floats, Floats]] = {}
+
+    def _members_by_curve(self) -> list[tuple[Curve, list[int], Int64s]]:
+        """Return the members together whose variances share a curve, with the numbers of their unknowns."""
+        curves = {i: self.curves.variance(family) for i, (_, family) in self.owner.items()}
+        together = [[i for i in curves if curves[i] is curve] for curve in {id(c): c for c in curves.values()}.values()]
+        return [(curves[some[0]], some, np.array([self.owner[i][0] for i in some])) for some in together]
+
+    def bounds(self) -> list[tuple[float, float]]:
+        """Return the range of each x in which there is noise."""
+        ranges = []
+        for each in self.unknowns:
+            knots = [self.curves.variance(family).knots for family in each.members.values()]
+            ranges.append((max(k[0] for k in knots), min(k[-1] for k in knots)))
+        return ranges
+
+    def add_worst(self, policy: Any) -> bool:
+        """Take up the query sets that are the worst of a policy; return whether there is a new one."""
+        grown = False
+        for b, bound in enumerate(self.problem.bounds):
+            worst = policy.worst_at(bound.limit.at)
+            others = policy.worst_at(bound.limit.at.anywhere()) if bound.times > 1 else ()
+            terms = (*worst, *others * (bound.times - 1))
+            if (b, terms) not in self.seen:
+                self._add(b, terms)
+                grown = True
+        return grown
+
+    def _add(self, b: int, terms: Sequence[tuple[int, Fraction]]) -> None:
+        self.seen[b, terms] = None
+        self.sets.append((b, *self._set(self.problem.bounds[b], terms)))
+
+    def _set(self, bound: Bound, terms: Sequence[tuple[int, Fraction]]) -> tuple[float, list[Term]]:
+        fixed, chosen, limit = 0.0, [], float(bound.limit.rho)
+        for (i, influence), times in Counter(terms).items():
+            if i in self.owner:
+                v, family = self.owner[i]
+                chosen.append(Term(v, i, influence, self.curves.loss(family, influence), times / limit))
+            elif not any(i in each.members for each in self.problem.unknowns):
+                fixed += times * float(self.problem.policy.queries[i].mechanism.loss_at(influence)) / limit
+        return fixed, chosen
+
+    def spent(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return (k,) ln of what each query set spends of its limit, and (k, v) its slopes."""
+        shares, slopes = np.empty(len(self.sets)), np.zeros((len(self.sets), len(x)))
+        for k, (_, fixed, terms) in enumerate(self.sets):
+            total = fixed
+            for curve, numbers, times in self._by_curve(k, terms):
+                losses = times * np.exp(curve.value(x[numbers]))
+                total += float(losses.sum())
+                np.add.at(slopes[k], numbers, losses * curve.slope(x[numbers]))
+            shares[k] = log(max(total, TINY))
+            slopes[k] /= max(total, TINY)
+        return shares, slopes
+
+    def _by_curve(self, k: int, terms: Sequence[Term]) -> list[tuple[Curve, Int64s, Floats]]:
+        """Return the terms of the k-th set together that share a curve: unknowns and factors of each."""
+        if k not in self._grouped:
+            curves = {id(term.curve): term.curve for term in terms}
+            together = [(curve, [term for term in terms if term.curve is curve]) for curve in curves.values()]
+            self._grouped[k] = [
+                (curve, np.array([term.unknown for term in some]), np.array([term.times for term in some]))
+                for curve, some in together
+            ]
+        return self._grouped[k]
+
+    def variances(self, x: Floats) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the variance of each member, infinite where it is not measured, and its slope."""
+        known: dict[int, float] = dict(self.fixed)
+        slopes: dict[int, float] = {}
+        for curve, members, numbers in self._noises:
+            known.update(zip(members, np.exp(curve.value(x[numbers])).tolist(), strict=True))
+            slopes.update(zip(members, curve.slope(x[numbers]).tolist(), strict=True))
+        return known, slopes
+
+    def missed(self, x: Floats) -> tuple[float, Floats]:
+        """Return the weighted mean of the smooth shares of unusable cells, and its slopes."""
+        known, slopes = self.variances(x)
+        total, gradient = 0.0, np.zeros(len(x))
+        for goal in self.alone:
+            share, slope = _missed(goal, known[goal.row])
+            total += goal.weight * share
+            gradient[self.owner[goal.row][0]] += goal.weight * slope * slopes[goal.row]
+        for lattice, goals in zip(self.problem.lattices, self.of_lattice, strict=True):
+            reconciled, pulls = self._reconciled(lattice, x)
+            for goal in goals:
+                share, slope = _missed(goal, float(reconciled[goal.row]))
+                total += goal.weight * share
+                gradient += goal.weight * slope / reconciled[goal.row] * pulls[goal.row]
+        return total, gradient
+
+    def _reconciled(self, lattice: Lattice, x: Floats) -> tuple[Floats, Floats]:
+        """Return (m,) the variances of estimates, and (m, v) their slopes; those of the last x are kept."""
+        key = id(lattice), x.tobytes()
+        if key not in self._last:
+            known, slopes = self.variances(x)
+            reconciled, of_members = lattice.slopes([known.get(i, np.inf) for i in lattice.numbers])
+            pulls = np.zeros((len(reconciled), len(x)))
+            for m, i in enumerate(lattice.numbers):
+                if i in self.owner:
+                    pulls[:, self.owner[i][0]] += of_members[:, m] * slopes[i]
+            self._last = {each: kept for each, kept in self._last.items() if each[1] == key[1]}
+            self._last[key] = reconciled, pulls
+        return self._last[key]
+
+    def wishes(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return ln(variance / largest wished) of each goal with a wish, and its slopes."""
+        known, slopes = self.variances(x)
+        gaps: list[float] = []
+        rows: list[Floats] = []
+        for goal in (each for each in self.goals if each.wanted is not None):
+            row = np.zeros(len(x))
+            if goal.lattice is None:
+                variance = known[goal.row]
+                row[self.owner[goal.row][0]] = slopes[goal.row]
+            else:
+                reconciled, pulls = self._reconciled(self.problem.lattices[goal.lattice], x)
+                variance = float(reconciled[goal.row])
+                row = pulls[goal.row] / variance
+            gaps.append(log(variance / goal.most))
+            rows.append(row)
+        return np.array(gaps), np.array(rows).reshape(-1, len(x))
+
+    def goal_variances(self, x: Floats) -> list[float]:
+        """Return the variance of each goal's cells."""
+        known, _ = self.variances(x)
+        return [
+            known[goal.row]
+            if goal.lattice is None
+            else float(self._reconciled(self.problem.lattices[goal.lattice], x)[0][goal.row])
+            for goal in self.goals
+        ]
+
+    def by_use(self, x: Floats) -> list[int]:
+        """Return the unknowns that are all of a table in a lattice, from the one that matters least to what is missed."""
+        tables = [set(table.parts) for lattice in self.problem.lattices for table in lattice.tables]
+        slopes = self.missed(x)[1]
+        able = [v for v, each in enumerate(self.unknowns) if set(each.members) in tables]
+        return sorted(able, key=lambda v: slopes[v])
+
+    def tells_all(self) -> bool:
+        """Return whether every table of a lattice has a finite variance."""
+        known = dict.fromkeys((*self.owner, *self.fixed), 1.0)
+        return all(
+            np.isfinite(lattice.reconciled(_of_members(lattice, known))).all() for lattice in self.problem.lattices
+        )
+
+    def policy(self, x: Floats) -> Any:
+        """Return the policy at x, with nothing spent by what is not measured."""
+        problem = self.problem
+        dropped = [v for v in range(len(problem.unknowns)) if v not in self.measured]
+        numbers = {v: self.unknowns[k].family.number_at(x[k]) for k, v in enumerate(self.measured)}
+        return problem.without(dropped, problem.at(numbers))
+
+    def prices(self, x: Floats) -> Floats:
+        """Return (k,) the multiplier of each query set: by how much less is missed where it may spend more."""
+        _, gradient = self.missed(x)
+        (shares, slopes), (gaps, of_wishes) = self.spent(x), self.wishes(x)
+        free = [v for v, (low, high) in enumerate(self.bounds()) if low + 1e-6 < x[v] < high - 1e-6]
+        reached = shares > -REACHED
+        prices = np.zeros(len(shares))
+        if reached.any() and free:
+            rows = np.concatenate([slopes[reached], of_wishes[gaps > -REACHED]])[:, free]
+            prices[reached] = nnls(-rows.T, gradient[free])[0][: reached.sum()]
+        return prices
+
+
+def _of_members(lattice: Lattice, known: Mapping[int, float]) -> list[float]:
+    return [known.get(i, np.inf) for i in lattice.numbers]
+
+
+def _missed(goal: Goal, variance: float) -> tuple[float, float]:
+    """Return the mean of 2Φ(−z), z = within·total/σ, and by how much it grows with ln V: the mean of z·φ(z)."""
+    totals, shares = goal.sizes
+    z = float(goal.error["within"]) * totals / sqrt(variance)
+    return float(2 * ndtr(-z) @ shares), float((z * np.exp(-z * z / 2) / sqrt(2 * np.pi)) @ shares)
+
+
+def goals_of(problem: Problem) -> list[Goal]:
+    """Return what each table of a lattice, and each other unknown with a weight, is to be."""
+    by_member = {i: each for each in problem.unknowns for i in each.members}
+    goals: list[Goal] = []
+    placed: set[int] = set()
+    for n, lattice in enumerate(problem.lattices):
+        for row, i in enumerate(lattice.numbers):
+            if i in by_member and by_member[i].error.quantity == "unusable":
+                goals.append(_goal(by_member[i], n, row))
+                placed.add(i)
+    for i, each in by_member.items():
+        if i not in placed and each.error.quantity == "unusable":
+            goals.append(_goal(each, None, i))
+    total = sum(goal.weight for goal in goals)
+    return [replace(goal, weight=goal.weight / total) for goal in goals]
+
+
+def _goal(unknown: Unknown, lattice: int | None, row: int) -> Goal:
+    wanted = None if unknown.usable_share is None else float(unknown.usable_share)
+    return Goal(unknown.label, lattice, row, unknown.error, float(unknown.weight or 0), wanted)

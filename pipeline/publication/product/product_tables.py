@@ -1,0 +1,343 @@
+"""The tables that a product shows: released, reconciled, or both; in the order of keys that the product wants."""
+
+import csv
+import io
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.base.errors import PlanError, arg
+from pipeline.publication.description import CODES
+from pipeline.publication.hashed_files import PIECE
+from pipeline.publication.manifest import RECONCILED, Manifest
+from pipeline.publication.release_folder import (
+    DISPLAY,
+    ERROR,
+    VALUE,
+    Reader,
+    Source,
+    column,
+    description_of,
+    equal_codes,
+    numbers,
+    released,
+    same_keys,
+    structure_of,
+)
+from pipeline.storage.location import Location
+from udfs.estimates.intervals import Law, multiplier
+
+LOWER, UPPER = "lower", "upper"
+RELEASED = ("released", "released_error")  # beside estimates: the released value and its standard error
+
+
+@dataclass(frozen=True, eq=False)
+class ShownTable:
+    """A table that a product shows: `released`, or with `estimates` in front, which may also stand alone.
+
+    `group`: the number of the tables that its estimates add up with. `expected`: whether errors of estimates hold at
+    expected totals alone. `kept`: its cells in the order of other `levels`.
+    """
+
+    name: str
+    released: Source | None
+    estimates: Source | None = None
+    group: int | None = None
+    expected: bool = False
+    kept: "Kept | None" = None
+
+    @property
+    def own(self) -> Source:
+        """The file whose figures are shown."""
+        source = self.estimates or self.released
+        assert source is not None
+        return source
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """Its keys, the first one outermost in its order of rows."""
+        return self.own.levels if self.kept is None else tuple(self.kept.codes)
+
+    @property
+    def rows(self) -> int:
+        """Its number of cells."""
+        return self.own.rows
+
+    @property
+    def reconciled(self) -> bool:
+        """Whether it shows estimates."""
+        return self.estimates is not None
+
+    @property
+    def additive(self) -> bool:
+        """Whether errors of sums of its cells are known: of additive noise, and as bounds of all estimates."""
+        return self.reconciled or self.own.additive
+
+    @property
+    def reach(self) -> float:
+        """How many standard errors the interval of a sum reaches: sums of additive noise are symmetric, one peak."""
+        symmetric = not self.expected if self.reconciled else self.own.additive
+        return multiplier(1 - self.own.interval, Law.SYMMETRIC if symmetric else Law.ANY)
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The columns of figures that it has."""
+        beside = RELEASED if self.reconciled and self.released is not None else ()
+        return (VALUE, ERROR, LOWER, UPPER, *([DISPLAY] if self.reconciled else []), *beside)
+
+    @property
+    def shown(self) -> str:
+        """The column that is shown: whole numbers that add up, where it is reconciled."""
+        return DISPLAY if self.reconciled else VALUE
+
+    def reader(self) -> Reader:
+        """Return what reads the table from its first row on."""
+        return Reader(self.pieces() if self.kept is None else self.kept.pieces())
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """Yield keys, as dictionaries, and all figures, in key order; PlanError where estimates are of other cells."""
+        if self.estimates is None or self.released is None:
+            yield from self.own.pieces(self.figures)
+            return
+        beside = Reader(self.released.pieces())
+        for piece in self.estimates.pieces(self.figures[: -len(RELEASED)]):
+            other = beside.take(len(piece))
+            if not same_keys(piece, other, self.levels):
+                raise PlanError(
+                    f"{self.estimates.folder}: the cells of the table {self.name} are not those of the release"
+                )
+            for name, figure in zip(RELEASED, (VALUE, ERROR), strict=True):
+                piece = piece.append_column(name, other.column(figure))  # noqa: PLW2901 — the same piece, longer
+            yield piece
+
+    def turned(self, levels: Sequence[str], home: Path, file: str) -> "ShownTable":
+        """Return the same cells in the order of `levels`, which are its keys; `home` holds them meanwhile.
+
+        Raises PlanError, which names the product's `file`, where they are not all combinations of codes.
+        """
+        if tuple(levels) == self.levels:
+            return self
+        codes: dict[str, dict[str, None]] = {level: {} for level in self.levels}
+        for piece in self.own.pieces(()):
+            for level, known in codes.items():
+                known.update(dict.fromkeys(column(piece, level).dictionary.to_pylist()))
+        lists = {level: pa.array(list(known), pa.string()) for level, known in codes.items()}
+        shape = [len(known) for known in codes.values()]
+        kept: dict[str, Any] = {}
+        row = 0
+        for piece in self.pieces():
+            rows = slice(row, row := row + len(piece))
+            places = [equal_codes(column(piece, level), lists[level]) for level in codes]
+            expected = np.arange(rows.start, rows.stop)
+            if row > prod(shape) or not (np.ravel_multi_index(places, shape) == expected).all():
+                break
+            for name in self.figures:
+                figures = numbers(piece, name)
+                if name not in kept:
+                    with tempfile.TemporaryFile(dir=home) as unnamed:
+                        kept[name] = np.memmap(unnamed, figures.dtype, "w+", shape=(prod(shape),))
+                kept[name][rows] = figures
+        else:
+            if row == prod(shape):
+                axes = [self.levels.index(level) for level in levels]
+                cubes = {name: figures.reshape(shape).transpose(axes) for name, figures in kept.items()}
+                return replace(self, kept=Kept({level: lists[level] for level in levels}, cubes))
+        raise PlanError(
+            f"{file}: the table {self.name} is a list of cells with the keys {', '.join(self.levels)}: the order "
+            f"{', '.join(levels)} needs all combinations of codes"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Cells of all combinations of codes: `codes` by level, the first one outermost, and figures on these axes."""
+
+    codes: Mapping[str, pa.Array]
+    figures: Mapping[str, Any]
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """Yield keys, as dictionaries, and figures, some codes of the first level at a time."""
+        shape = [len(codes) for codes in self.codes.values()]
+        inside = prod(shape[1:])
+        step = max(1, PIECE // max(inside, 1))
+        for first in range(0, shape[0], step):
+            count = min(step, shape[0] - first)
+            places = np.unravel_index(np.arange(first * inside, (first + count) * inside), shape)
+            columns: dict[str, Any] = {
+                level: pa.DictionaryArray.from_arrays(pa.array(place.astype(np.int32)), codes)
+                for (level, codes), place in zip(self.codes.items(), places, strict=True)
+            }
+            columns |= {name: cube[first : first + count].ravel() for name, cube in self.figures.items()}
+            yield pa.table(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A table whose cells are, in each area, the same product of codes.
+
+    `codes`: of each of its levels but the area, in their order.
+    """
+
+    source: ShownTable
+    codes: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, source: ShownTable, file: str) -> "Grid":
+        """Return the grid of a table, as its first area shows it; `pieces` hold every other area against it."""
+        area, *levels = source.levels
+        rows = 1 << 12
+        while True:
+            keys = source.reader().take(rows)
+            places = column(keys, area).indices.to_numpy(zero_copy_only=False)
+            if len(keys) == source.rows or places[-1] != places[0]:
+                break
+            rows *= 4
+        last = int(np.argmax(places != places[:1])) if len(places) else 0
+        first = keys.slice(0, last or len(places))
+        grid = cls(source, {level: _distinct(first, level) for level in levels})
+        if not prod(grid.shape) or source.rows % prod(grid.shape) or not grid.fits(first, 1):
+            raise grid.refused(file)
+        return grid
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The number of codes of each level but the area."""
+        return tuple(len(codes) for codes in self.codes.values())
+
+    def fits(self, rows: pa.Table, areas: int) -> bool:
+        """Whether rows are those of so many areas, one after the other."""
+        inside = prod(self.shape)
+        if len(rows) != areas * inside:
+            return False
+        for number, (level, codes) in enumerate(self.codes.items()):
+            each = prod(self.shape[number + 1 :])
+            numbers = equal_codes(column(rows, level), codes).reshape(-1, len(codes), each)
+            if not (numbers == np.arange(len(codes))[None, :, None]).all():
+                return False
+        area = column(rows, self.source.levels[0]).indices.to_numpy(zero_copy_only=False).reshape(areas, inside)
+        return bool((area == area[:, :1]).all())
+
+    @property
+    def areas(self) -> int:
+        """The number of areas."""
+        return self.source.rows // prod(self.shape)
+
+    def areas_of(self, rows: pa.Table) -> pa.Array:
+        """Return the codes of the areas of rows that fit."""
+        keys = column(rows, self.source.levels[0]).cast(pa.string())
+        return keys.take(pa.array(np.arange(0, len(keys), prod(self.shape))))
+
+    def refused(self, file: str) -> PlanError:
+        """Return the error that the table is no grid."""
+        return PlanError(
+            f"{file}: the cells of the table {self.source.name} are not the same in each "
+            f"{self.source.levels[0]}: a layout needs tables of all combinations of codes"
+        )
+
+
+def _distinct(rows: pa.Table, level: str) -> pa.Array:
+    return column(rows, level).cast(pa.string()).unique()
+
+
+@dataclass(frozen=True, eq=False)
+class ShownTables:
+    """All tables of the folders that a product is made of, by name.
+
+    `releases` and `reconciled`: what the product's manifest says of them; `lists`: names of codes, by level, as the
+    folders have them; `not_reconciled`: by table, why it has no estimates.
+    """
+
+    tables: Mapping[str, ShownTable]
+    releases: list[dict[str, Any]]
+    reconciled: dict[str, Any] | None
+    lists: Mapping[str, bytes]
+    not_reconciled: Mapping[str, str]
+
+    @classmethod
+    def of(cls, folders: Sequence[Location], reconciled: Location | None = None) -> "ShownTables":
+        """Return the tables of verified releases, and of one reconciled folder, among `folders` or beside them.
+
+        Raises StateError where a file is not its manifest's, PlanError where two tables have one name, two folders
+        are reconciled, or the reconciled one was made of a release that is not given while others are.
+        """
+        estimates = [folder for folder in folders if (folder / RECONCILED.name).is_file()]
+        manifests = [Manifest.verified(folder) for folder in folders if folder not in estimates]
+        estimates += [] if reconciled is None else [reconciled]
+        if len(estimates) > 1:
+            raise PlanError(f"{estimates[0]} and {estimates[1]}: both hold reconciled tables: give one such folder")
+        sources, facts = released(manifests)
+        tables = {name: ShownTable(name, source) for name, source in sources.items()}
+        lists = {name: data for each in manifests for name, data in description_of(each)[1].items()}
+        if not estimates:
+            return cls(tables, facts, None, lists, {})
+        (folder,) = estimates
+        manifest = Manifest.verified(folder, RECONCILED)
+        digests = {each["manifest_sha256"] for each in facts}
+        for each in manifest["releases"]:
+            if facts and each["manifest_sha256"] not in digests:
+                raise PlanError(
+                    f"{folder}: it was made of the release {each['release']}, which is not given, or differs"
+                )
+        by, interval = structure_of(manifest).tables, manifest["options"]["interval"]
+        for name, about in manifest["tables"].items():
+            files = (manifest.files[f"tables/{name}.parquet"],)
+            source = Source(name, folder, files, about["rows"], by[name].by, {}, interval)
+            tables[name] = ShownTable(name, sources.get(name), source, about["group"], about["at_expected_totals"])
+        about = {"manifest_sha256": manifest.sha256, "tables": sorted(manifest["tables"])}
+        lists = description_of(manifest)[1] | lists
+        return cls(tables, facts or manifest["releases"], about, lists, manifest["not_reconciled"])
+
+    def only_released(self) -> "ShownTables":
+        """Return the same without estimates."""
+        tables = {
+            name: replace(each, estimates=None, group=None) for name, each in self.tables.items() if each.released
+        }
+        return replace(self, tables=tables, reconciled=None)
+
+    def names(self, level: str) -> dict[str, str]:
+        """Return the names of a level's codes that the folders' own lists have."""
+        data = self.lists.get(f"{CODES}/{level}", b"code,name\n")
+        rows = csv.DictReader(io.StringIO(data.decode(), newline=""))
+        return {row["code"]: row["name"] for row in rows if row["name"]}
+
+    def has(self, wanted: Sequence[str] | str) -> bool:
+        """Whether there is a table of this name, or of one of these."""
+        return self._first(wanted) is not None
+
+    def needed(
+        self, values: Mapping[str, Sequence[str] | str], file: str, *, all_reconciled: bool
+    ) -> dict[str, ShownTable]:
+        """Return, by measure, the tables of a file of the product.
+
+        Of several names it is the first that there is, and that adds up with the last of them that there is.
+
+        PlanError names those that no folder has, and with `all_reconciled` those that have no estimates.
+        """
+        lacking = sorted({" or ".join(_names(wanted)) for wanted in values.values() if not self.has(wanted)})
+        if lacking:
+            reasons = sorted({self.not_reconciled[name] for name in lacking if name in self.not_reconciled})
+            also = f" (not reconciled: {', '.join(reasons)}; give the release too)" if reasons else ""
+            raise PlanError(f"{file}: no folder has the table{'s' * (len(lacking) > 1)} {', '.join(lacking)}{also}")
+        tables = {measure: self.tables[str(self._first(wanted))] for measure, wanted in values.items()}
+        for each in tables.values():
+            if all_reconciled and not each.reconciled:
+                why = self.not_reconciled.get(each.name, "the folder does not have it")
+                raise PlanError(
+                    f"{file}: the table {each.name} is not reconciled ({why}), and the product shows reconciled "
+                    f"figures: ask for released ones with {arg('released')}"
+                )
+        return tables
+
+    def _first(self, wanted: Sequence[str] | str) -> str | None:
+        known = [name for name in _names(wanted) if name in self.tables]
+        return next((name for name in known if self.tables[name].group == self.tables[known[-1]].group), None)
+
+
+def _names(wanted: Sequence[str] | str) -> Sequence[str]:
+    return [wanted] if isinstance(wanted, str) else wanted

@@ -1,0 +1,136 @@
+"""A table's keys and numbers as scripts, which a page from a folder may load where it may read no other file."""
+
+import base64
+import gzip
+import io
+import json
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+
+from pipeline.plan.domain import Domain
+from pipeline.publication.description import Facts, coarser
+from pipeline.publication.site.figures import STATES, Figures, Numbers
+
+PART = 1 << 16
+FEW = 256
+INT32, EXACT = 2**31 - 1, 2**53
+
+
+def keys_script(figures: Figures, domain: Domain, facts: Facts) -> str:
+    """Return keys.js: the axes of a table."""
+    return _call("keys", axes_of(figures, domain, facts))
+
+
+def index_script(levels: Sequence[Facts], tables: Sequence[Facts]) -> str:
+    """Return index.js: all levels of tables as axes with ranks, and what scripts need of tables."""
+    return _call("index", {"levels": levels, "tables": tables})
+
+
+def ranked(axes: Sequence[Facts], figures: Figures) -> Iterator[Facts]:
+    """Yield the axes with the rank of each code by the sum of its figures, the largest first."""
+    value, cells = np.nan_to_num(figures.columns["value"].astype(np.float64)), figures.cells
+    positions = cells.positions_of(np.arange(cells.size) if cells.listed is None else cells.listed)
+    for axis, position in zip(axes, positions, strict=False):
+        order = np.argsort(-np.bincount(position, value, len(axis["codes"])), kind="stable")
+        yield axis | {"rank": np.argsort(order).tolist()}
+
+
+def axes_of(figures: Figures, domain: Domain, facts: Facts) -> list[Facts]:
+    """Return of each key its level and codes, their names, and the coarser levels that group them."""
+    axes = []
+    for axis in figures.cells.axes[: len(figures.cells.by)]:
+        level = str(axis.level)
+        dimension = domain.dimensions[axis.key]
+        kept = axis.kept.tolist()
+        names = facts["levels"][level]["names"]
+        codes = [axis.codes[i] for i in kept]
+        groups = []
+        for group in coarser(domain, level):
+            of = dimension.between(level, group)
+            assert of is not None
+            above, stated = dimension.level_codes(group), facts["levels"][group]
+            titles = [stated["names"].get(code, "") for code in above]
+            parents = {"level": group, "label": stated["label"], "codes": above, "names": titles}
+            groups.append(parents | {"of": of[kept].tolist()} | _letters(group, above))
+        axes.append(
+            {
+                "level": level,
+                "label": facts["levels"][level]["label"],
+                "codes": codes,
+                "names": [names.get(code, "") for code in codes],
+                "groups": groups,
+            }
+            | _letters(level, codes)
+        )
+    return axes
+
+
+def _letters(level: str, codes: Sequence[str]) -> dict[str, list[str]]:
+    """Return the postal letters by which people call the states; nothing of other levels."""
+    return {"letters": [STATES[code][0] if code in STATES else "" for code in codes]} if level == "state" else {}
+
+
+def part_scripts(figures: Figures) -> Iterator[str]:
+    """Yield 0.js, 1.js, … of a table whose figures are complete."""
+    value = _safe(figures.columns["value"])
+    for first in range(0, len(figures), PART):
+        here = slice(first, first + PART)
+        columns = {"value": packed(value[here])}
+        for name in ("lower", "upper"):
+            columns[name] = packed(_safe(figures.columns[name][here]) - value[here])
+        columns["standard_error"] = packed(figures.columns["standard_error"][here])
+        if figures.cells.listed is not None:
+            columns["cell"] = packed(figures.cells.listed[here])
+        yield _call("part", first // PART, columns)
+
+
+def csv_of(figures: Figures) -> bytes:
+    """Return all figures as compressed CSV, in the columns of the published files; the same bytes each time."""
+    size, text = len(figures), io.BytesIO()
+    keys = {
+        level: pa.DictionaryArray.from_arrays(pa.array(index, pa.int32()), pa.array(codes, pa.string())).cast(
+            pa.string()
+        )
+        for level, (codes, index) in figures.cells.keys(0, size).items()
+    }
+    pa.csv.write_csv(pa.table({**keys, **figures.columns}), text)
+    return gzip.compress(text.getvalue(), compresslevel=4, mtime=0)
+
+
+def packed(numbers: Numbers) -> list[Any]:
+    """Return a column of numbers as the scripts hold it; nothing is rounded."""
+    different, index = np.unique(numbers, return_inverse=True)
+    if len(different) == 1:
+        return ["c", _number(different[0])]
+    if len(different) <= FEW:
+        return ["d", [_number(each) for each in different], _base64(index.astype(np.uint8))]
+    integral = np.issubdtype(numbers.dtype, np.integer)
+    if integral and max(-int(different[0]), int(different[-1])) <= INT32:
+        return ["i", _base64(numbers.astype("<i4"))]
+    return ["f", _base64(numbers.astype("<f8"))]
+
+
+def _safe(numbers: Numbers) -> Numbers:
+    """Return integers beyond those that a double tells apart as doubles, which a browser knows alone."""
+    integral = np.issubdtype(numbers.dtype, np.integer) and len(numbers) > 0
+    large = integral and max(-int(numbers.min()), int(numbers.max())) > EXACT
+    return numbers.astype(np.float64) if large else numbers
+
+
+def _number(number: Any) -> float | str:
+    value: float = number.item()
+    return value if isfinite(value) else "Infinity" if value > 0 else "-Infinity" if value < 0 else "NaN"
+
+
+def _base64(numbers: Numbers) -> str:
+    return base64.b64encode(numbers.tobytes()).decode("ascii")
+
+
+def _call(name: str, *arguments: Any) -> str:
+    text = ",".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in arguments)
+    return f"prdp.{name}({text});\n"

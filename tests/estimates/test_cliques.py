@@ -1,0 +1,253 @@
+"""Vectors of the largest tables in place of the finest common cells: the same estimates, and bounds that hold."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.estimates.test_solve import any_group
+from tests.support.estimates import Dense, level, matrix, nothing, observed, table
+from udfs.estimates import solve
+from udfs.estimates.cliques import Cliques, TooLarge
+from udfs.estimates.group import Group
+from udfs.estimates.residuals import Residuals
+from udfs.estimates.rounding import raked
+from udfs.estimates.solve import CliqueSolver, Estimates
+from udfs.estimates.tables import EstimateError, Observed, Sums, common
+
+UNIT, CLOSE, MOST = 1e-7, 1e-4, 10**6
+
+
+def programme(seed: int) -> list[Observed]:
+    """Up to 7 tables of industry × place (counties, states, areas across states) × form × class × ZIP code.
+
+    Some leave places out, have parts with noise of their own, or hang together in a ring; no table has all keys.
+    """
+    random = np.random.default_rng(seed)
+    industry, sector = np.arange(5), level(5, 2, random)
+    county, state = np.arange(6), level(6, 2, random)
+    area = random.permutation([0, 0, 1, 1, 2, -1])
+    ways = [
+        [(industry, sector, nothing(5)), (county, state, area, nothing(6))],
+        [(nothing(2), np.arange(2)), (nothing(3), np.arange(3)), (nothing(4), np.arange(4))],
+    ]
+    tables = [
+        table("state", industry, state, np.arange(2), np.arange(3), nothing(4)),
+        table("county", (industry, sector)[seed % 2], county, nothing(2), np.arange(3), nothing(4)),
+        table("zip", sector, nothing(6), nothing(2), (nothing(3), np.arange(3))[seed % 2], np.arange(4)),
+        table("area", industry, area, nothing(2), nothing(3), nothing(4)),
+    ]
+    for number in range(int(random.integers(0, 4))):
+        axes = [each[random.integers(len(each))] for way in ways for each in way]
+        axes[int(random.integers(2, 5))] = nothing(len(axes[int(random.integers(2, 5))]))
+        axes[2:] = [axis if len(axis) == n else nothing(n) for axis, n in zip(axes[2:], (2, 3, 4), strict=True)]
+        tables.append(table(f"t{number}", *axes))
+    variances: list[np.ndarray | float] = [float(random.choice([1.0, 4.0, 25.0])) for _ in tables]
+    variances[0] = random.choice([1.0, 9.0, 400.0], size=(1, 1, 1, 3, 1))
+    return observed(tables, np.round(random.gamma(1, 40, size=(5, 6, 2, 3, 4))), variances, random)
+
+
+def by_cliques(tables: list[Observed], tolerance: float = CLOSE) -> Estimates:
+    """The estimates as they are made where the base is too large: with vectors of cliques."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(solve, "solver_of", lambda group, *rest: CliqueSolver(group, *rest[:2], most=rest[2]))
+        return solve.reconcile(tables, unit=UNIT, tolerance=tolerance)
+
+
+def furthest(tables: list[Observed], estimates: Estimates) -> float:
+    """The largest difference from dense least squares, in standard errors."""
+    dense = Dense(tables)
+    return max(
+        float((np.abs(estimates.table(one.name) - dense.table(one)) / np.sqrt(dense.variances(one))).max())
+        for one in tables
+    )
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=12)
+def test_programmes_agree_with_dense_least_squares(seed: int) -> None:
+    tables = programme(seed)
+    estimates, dense = by_cliques(tables), Dense(tables)
+    assert len(estimates._solver.space.cliques) > 1
+    assert furthest(tables, estimates) < 1.1 * CLOSE
+    for one in tables:
+        assert (estimates.variances(one.name) >= dense.variances(one) * (1 - 1e-9)).all()
+    picked = (np.arange(5) < 3, np.arange(6) >= 0, *(np.ones(n, dtype=bool) for n in (2, 3, 4)))
+    contrast = estimates.contrast(tuple(each.astype(float) for each in picked))
+    weights = np.einsum("a,b,c,d,e->abcde", *map(np.float64, picked)).ravel()
+    true = weights @ dense.covariances @ weights
+    assert contrast.variance == pytest.approx(true, rel=1e-6)
+    assert contrast.value == pytest.approx(weights @ dense.base, abs=2 * CLOSE * np.sqrt(true))
+
+
+@given(st.integers(0, 2**31).filter(lambda seed: seed % 3))
+@settings(max_examples=25)
+def test_any_tables_without_fixed_totals_agree_with_dense_least_squares(seed: int) -> None:
+    """Filters, listed cells, repeated and renumbered cells: whatever the solver of enumerated cells is tested with."""
+    tables = any_group(seed)
+    assert furthest(tables, by_cliques(tables, 1e-6)) < CLOSE
+
+
+def test_the_comparison_rejects_cliques_that_do_not_hear_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = programme(1)
+    assert furthest(tables, by_cliques(tables)) < 1.1 * CLOSE
+    monkeypatch.setattr(CliqueSolver, "estimate", _each_by_itself)
+    assert furthest(tables, by_cliques(tables)) > 0.1
+
+
+def _each_by_itself(self: CliqueSolver) -> tuple[np.ndarray, float]:
+    out = self.cliques.zeros()
+    for one, view in zip(self.cliques.cliques, self.cliques.of(out), strict=True):
+        view[...] = solve.Solver(one.group, CLOSE, UNIT).estimate()[0]
+    return out, 0.0
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=10)
+def test_every_sum_that_two_tables_tell_is_the_same_to_the_last_unit(seed: int) -> None:
+    tables = programme(seed)
+    estimates = by_cliques(tables)
+    shown = estimates.display()
+    per = round(1 / estimates.unit)
+    assert min(cells.min() for cells in shown.values()) >= 0
+    for one, other in combinations(tables, 2):
+        if both := common(one, other):
+            for made in (lambda name: np.rint(estimates.table(name) * per), lambda name: shown[name].astype(float)):
+                first, second = (Sums(each.positions, each.widths).up(made(each.name)) for each in both)
+                assert np.array_equal(first, second)
+
+
+def test_common_cells_are_what_both_tables_make_up() -> None:
+    one = table("one", [0, 0, 1, 1, 2, 2, -1], [0, 1])
+    other = table("other", [0, 1, 1, 0, 2, 3, 4], [0, 0])
+    both = common(one, other)
+    assert both is not None
+    assert [axis.tolist() for axis in both[0].positions] == [[0, 0, 1], [0, 0]]
+    assert [axis.tolist() for axis in both[1].positions] == [[0, 0, 1, 1, -1], [0]]
+    assert common(table("a", [0, -1]), table("b", [-1, 0])) is None
+
+
+def left(seed: int, leave_out: int) -> tuple[float, float] | None:
+    """What some residual tells, rᵀN⁻¹r, by dense matrices, and its bound without some tables; None: there is none."""
+    tables, random = programme(seed), np.random.default_rng(seed)
+    group = Group(tables)
+    cliques = Cliques(group, MOST)
+    residuals = Residuals(cliques)
+    if not residuals.bounds:
+        assert any(one.group.base.name == "" for one in cliques.cliques)  # a clique that is no table
+        return None
+    right = sum(cliques.signs(random) for _ in range(3))
+    spread = np.zeros(group.shape)
+    for one, part in zip(cliques.cliques, cliques.of(right), strict=True):
+        widths = tuple(int(axis.max()) + 1 for axis in one.levels)
+        Sums(one.levels, widths).down(part, spread)
+    true = spread.ravel() @ Dense(tables).covariances @ spread.ravel()
+    del group.known[:leave_out]
+    return float(true), residuals.bound(right)
+
+
+def test_the_bound_lies_above_what_is_left_and_close_to_it() -> None:
+    pairs = [pair for seed in range(8) if (pair := left(seed, 0))]
+    assert len(pairs) > 3
+    assert all(true * (1 - 1e-9) <= bound <= 2 * true for true, bound in pairs)
+    without = [pair for seed in range(8) if (pair := left(seed, 1))]  # of what one table represents nothing
+    assert any(bound < true for true, bound in without)
+
+
+def test_vectors_are_those_of_the_largest_tables_and_rings_are_closed_by_a_finer_one() -> None:
+    random = np.random.default_rng(0)
+    cliques = Cliques(Group(programme(1)[:3]), MOST)
+    assert sorted(one.group.size for one in cliques.cliques) == [24, 36, 60]
+    a, b, c = np.arange(2), np.arange(3), np.arange(4)
+    ring = [table("ab", a, b, nothing(4)), table("bc", nothing(2), b, c), table("ca", a, nothing(3), c)]
+    tables = observed(ring, np.full((2, 3, 4), 7.0), [1.0, 1.0, 1.0], random)
+    assert [one.group.size for one in Cliques(Group(tables), MOST).cliques] == [24]
+    assert furthest(tables, by_cliques(tables)) < 1.1 * CLOSE
+    with pytest.raises(TooLarge, match="tables bc, ca, ab: the finest of them have 26 cells"):
+        Cliques(Group(tables), 23)
+
+
+def test_three_crossing_levels_meet_in_a_finer_one() -> None:
+    """Tables of three crossing levels may agree two by two and yet come from nothing: they are joined."""
+    random = np.random.default_rng(3)
+    levels = [np.array(one) for one in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 1, 1, 0])]
+    tables = [table(f"t{number}", np.arange(2), one) for number, one in enumerate(levels)]
+    made = observed(tables, np.full((2, 4), 9.0), [1.0, 4.0, 9.0], random)
+    assert furthest(made, by_cliques(made)) < 1.1 * CLOSE
+
+
+def test_steps_are_few_where_areas_cross_states() -> None:
+    random = np.random.default_rng(5)
+    state, area = np.repeat(np.arange(8), 12), (np.arange(96) + 6) // 8
+    where = [np.arange(96), state, area.astype(np.int32), nothing(96)]
+    sector = np.repeat(np.arange(6), np.arange(1, 7))
+    tables = [table(f"{i}-{j}", way, place, nothing(5)) for i, way in enumerate((np.arange(21), sector, nothing(21)))
+              for j, place in enumerate(where)]  # fmt: skip
+    tables.append(table("forms", np.arange(21), state, np.arange(5)))
+    truth = np.zeros((21, 96, 5))
+    variances = random.choice([1.0, 9.0, 100.0], size=len(tables))
+    noisy = [
+        Observed(one.name, one.positions, one.widths, np.sqrt(v) * random.normal(size=one.widths), np.asarray(v))
+        for one, v in zip(tables, variances, strict=True)
+    ]
+    assert truth.size == 10_080
+    estimates = by_cliques(noisy)
+    assert estimates.size == 21 * 96 + 21 * 8 * 5
+    assert 0 < estimates.iterations <= 25
+
+
+def test_totals_without_noise_are_refused_by_name() -> None:
+    tables = programme(1)
+    tables[0] = Observed("state", tables[0].positions, tables[0].widths, tables[0].values, np.zeros((1,) * 5))
+    with pytest.raises(EstimateError, match=r"state: totals without noise cannot be held .* \(720\)"):
+        by_cliques(tables)
+
+
+def test_drawn_errors_are_those_of_dense_least_squares() -> None:
+    tables = programme(1)[:3]
+    estimates, dense, names = by_cliques(tables), Dense(tables), ["state", "county", "zip"]
+    drawn = estimates.drawn(names, 200)
+    for one in tables:
+        true = dense.variances(one).mean()
+        assert drawn[one.name].variance.mean() == pytest.approx(true, rel=0.2)
+        assert (estimates.variances(one.name) <= one.variance * (1 + 1e-9)).all()
+    noise = {one.name: np.ones(one.widths) for one in tables}
+    shifted = [Observed(t.name, t.positions, t.widths, noise[t.name], t.variance) for t in tables]
+    for name, errors in estimates.errors(noise, names):
+        np.testing.assert_allclose(errors, Dense(shifted).table(estimates.tables[name]), atol=1e-3)
+
+
+def test_what_no_clique_tells_is_refused() -> None:
+    estimates = by_cliques(programme(1))
+    one = tuple(np.eye(n)[0] for n in (5, 6, 2, 3, 4))
+    with pytest.raises(EstimateError, match="no weighted tables make up its cells"):
+        estimates.contrast(one)
+    with pytest.raises(EstimateError, match="a factor for each axis"):
+        estimates.contrast(np.ones((5, 6, 2, 3, 4)))
+    assert matrix(estimates.tables["zip"]).shape == (8 * 3, 720)
+
+
+def test_what_is_displayed_keeps_exact_sums_where_small_cells_are_noise_alone() -> None:
+    """Noise whose sums along every axis are 0 lies on sparse cells: sums of two axes are known exactly."""
+    random = np.random.default_rng(5)
+    truth = np.round(random.gamma(0.3, 60, size=(8, 9, 6)))
+    noise = random.normal(0, 80, size=truth.shape)
+    for axis in range(3):
+        noise -= noise.mean(axis=axis, keepdims=True)
+    margins = []
+    for axis in range(3):
+        positions = tuple(np.zeros(n, np.int32) if a == axis else np.arange(n) for a, n in enumerate(truth.shape))
+        margins.append(Sums(positions, tuple(1 if a == axis else n for a, n in enumerate(truth.shape))))
+    values = raked(truth + noise, margins)
+    assert values.min() > 0
+
+    def off(values: np.ndarray) -> float:
+        """The largest difference of a sum over two axes, as a share of it."""
+        pairs = [(values.sum(axis=a), truth.sum(axis=a)) for a in ((0, 1), (0, 2), (1, 2))]
+        return max(float((np.abs(one - other) / other).max()) for one, other in pairs)
+
+    assert off(values) < 0.05
+    clipped = np.maximum(truth + noise, 0)
+    assert off(clipped * truth.sum() / clipped.sum()) > 0.2  # a broken twin: what is below 0 is taken from all others

@@ -1,0 +1,128 @@
+"""Drafts of whole programmes: wished shares, kinds, derived tables, and what other limits would be worth."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import prdp
+from jobs.cli import main
+
+DRAFT = """\
+# A small programme.
+release: small
+dataset:
+  name: cbp-synthetic
+  path: microdata
+  record: establishment_id
+  keys: {naics: naics, county: county}
+  measures: {employment: {column: employment, type: integer}, payroll: {column: payroll, type: decimal, step: 1}}
+domain: {naics: domain/naics.csv, county: domain/counties.csv, vintage: {naics: 2022, county: 2022}}
+calibrate:
+  minimise: unusable
+  reconciled: true
+  derive: true
+  kinds:
+    - &gaussian {kind: gaussian, calibrate: plan}
+    - {kind: exponential_polylog, p: 1, d: 5, a: 1, calibrate: plan}
+  limits:
+    - {at: {employment: 10, payroll: 500}, rho: 2}
+    - {at: {employment: 5000, payroll: 300000}, rho: 100}
+  queries:
+    emp_county: {usable: 0.3, sizes: counties.csv}
+    emp_state: {sizes: states.csv}
+    emp_n2_state: {weight: 0.5, sizes: states.csv}
+    est_county: {sizes: counties.csv}
+queries:
+  - {name: emp_county, sum: employment, by: [county], mechanism: *gaussian}
+  - {name: emp_state, sum: employment, by: [state], mechanism: *gaussian}
+  - {name: emp_n2_state, sum: employment, by: [naics2, state], mechanism: *gaussian}
+  - {name: est_county, count: records, by: [county], mechanism: *gaussian}
+"""
+SIZES = {"counties": {5: 500, 40: 900, 200: 800, 5000: 200}, "states": {300: 10, 9000: 30, 200000: 11}}
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    prdp.generate(1000, tmp_path, seed=1)
+    for name, sizes in SIZES.items():
+        lines = ["value,count", *(f"{value},{count}" for value, count in sizes.items())]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    path = tmp_path / "draft.yaml"
+    path.write_text(DRAFT)
+    return path
+
+
+def test_a_draft_becomes_a_plan_with_other_kinds_and_derived_tables(draft: Path, capsys: Any) -> None:
+    out = draft.with_name("plan-of-it.yaml")
+    assert main(["calibrate", str(draft), "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "usable cells, by weight:" in printed
+    assert "a tenth more of it would make about" in printed
+    plan = prdp.load_plan(out)
+    kinds = {query["name"]: query["mechanism"]["kind"] for query in plan.source["queries"]}
+    assert kinds["emp_county"] == "exponential_polylog"  # of a giant Gaussian noise would take nearly all
+    assert kinds["est_county"] == "gaussian"
+    assert [table["name"] for table in plan.source["derived"]] == ["emp_state"]
+    assert "emp_state" not in kinds
+    for limit in ({"employment": 10, "payroll": 500}, {"employment": 5000, "payroll": 300000}):
+        rho = plan.explain(at=limit).losses.rho.sum()
+        assert rho <= {10: 2, 5000: 100}[limit["employment"]]
+    assert out.read_text().startswith("# A small programme.\n")
+
+
+def test_a_wish_that_cannot_be_had_is_refused_with_the_nearest(draft: Path, capsys: Any) -> None:
+    draft.write_text(DRAFT.replace("usable: 0.3", "usable: 0.99"))
+    assert main(["calibrate", str(draft)]) == 3
+    message = capsys.readouterr().err
+    assert "refused by the draft's limits" in message
+    assert "emp_county: " in message
+    assert "in place of 0.99" in message
+
+
+def test_the_frontier_rises_with_the_limits_and_says_what_wishes_need(draft: Path, tmp_path: Path, capsys: Any) -> None:
+    picture = tmp_path / "frontier.svg"
+    assert main(["calibrate", str(draft), "--frontier", "--plot", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "what is wished needs limits x" in printed
+    assert picture.read_text().lstrip().startswith("<?xml")
+    result = prdp.frontier(draft)
+    shares = [point["usable"] for point in result["frontier"]]
+    assert shares == sorted(shares)
+    assert [point["factor"] for point in result["frontier"]] == [0.1, 0.3, 1, 3]
+    needed = result["needed"]
+    scaled = DRAFT.replace("rho: 2}", f"rho: {2 * needed * 1.03:.6f}}}").replace(
+        "rho: 100}", f"rho: {103 * needed:.6f}}}"
+    )
+    draft.write_text(scaled)
+    assert main(["calibrate", str(draft)]) == 0
+    less = DRAFT.replace("rho: 2}", f"rho: {1.8 * needed:.6f}}}").replace("rho: 100}", f"rho: {90 * needed:.6f}}}")
+    draft.write_text(less)
+    assert main(["calibrate", str(draft)]) == 3  # what is said to be needed is
+    assert json.loads(json.dumps(result.to_json())) == result.to_json()
+
+
+WRONG = [
+    (
+        "    - &gaussian {kind: gaussian, calibrate: plan}\n",
+        "    - {kind: log, a: 1, calibrate: plan}\n",
+        "calibrate.kinds",
+    ),
+    ("  reconciled: true\n", "", "calibrate.derive: must be left out"),
+    ("  minimise: unusable\n", "", "calibrate.queries.emp_county.usable: must be left out"),
+    ("usable: 0.3", "usable: 1.3", "usable"),
+]
+
+
+@pytest.mark.parametrize(("text", "other", "message"), WRONG)
+def test_what_does_not_go_together_is_refused(draft: Path, text: str, other: str, message: str, capsys: Any) -> None:
+    draft.write_text(DRAFT.replace(text, other).replace("*gaussian", "{kind: gaussian, calibrate: plan}"))
+    assert main(["calibrate", str(draft)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_frontier_writes_no_plan(draft: Path, capsys: Any) -> None:
+    assert main(["calibrate", str(draft), "--frontier", "--out", str(draft.with_name("x.yaml"))]) == 2
+    assert main(["calibrate", str(draft), "--plot", str(draft.with_name("x.svg"))]) == 2
+    assert "needs --frontier beside it" in capsys.readouterr().err
