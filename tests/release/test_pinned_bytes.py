@@ -30,11 +30,15 @@ KINDS = {
     "symmetric_stable",
     "unit_splitting",
 }
+OF_THE_PROCESSOR = ("tables/generalized-fine-decimal", "tables/polylog")  # sums of many exponentials
 ON_SPARK = ("brief", "firms", "combine")  # together they hold every kind, unit and split
 
 
 def require_pinned(name: str, attempt: Path) -> None:
-    """The tables are the pinned ones: their contents always, their bytes under the PyArrow that is recorded."""
+    """The tables are the pinned ones: their contents always, their bytes under the PyArrow that is recorded.
+
+    But for standard errors whose last digit is the processor's.
+    """
     expected, found = pinned.recorded(TABLES), pinned.attempt_digests(attempt)
     tables = expected["tables"][name]
     assert found.keys() == tables.keys()
@@ -43,6 +47,8 @@ def require_pinned(name: str, attempt: Path) -> None:
         parts.append("bytes")
     for part in parts:
         differ = [at for at in tables if at != "policy.json" and found[at][part] != tables[at][part]]
+        if expected["versions"]["arithmetic"] != pinned.versions()["arithmetic"]:
+            differ = [at for at in differ if at.removesuffix(".csv") not in OF_THE_PROCESSOR]
         assert differ == [], f"{part} of {name}"
     assert found["policy.json"] == tables["policy.json"]
 

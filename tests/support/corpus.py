@@ -304,13 +304,20 @@ def problems(case: Case, run: Run, folder: Path, own: Iterable[str] = ()) -> lis
     if case.exit != 0 and run.out:
         wrong.append(f"an error with output: {run.out[:200]}")
     canaries = [form for canary in (*CANARIES, *case.canaries) for form in spelled(canary)]
-    wrong += [f"{where} tells a canary" for where, text in left(run, folder, own) if found(text, canaries)]
+    wrong += [f"{where} tells a canary" for where, text in left(run, folder, own) if tells(text, canaries)]
     return wrong
 
 
 def _agree(lines: Sequence[str], expected: Sequence[str], folder: Path) -> bool:
     patterns = [re.escape(line.replace("{folder}", str(folder))).replace(r"\{\*\}", ".*") for line in expected]
     return len(lines) == len(patterns) and all(map(re.fullmatch, patterns, lines))
+
+
+def tells(text: str, canaries: Iterable[str]) -> bool:
+    """Whether a canary stands in `text`; one of digits alone not inside a longer number: a double may hold any five."""
+    digits = [canary for canary in canaries if canary.isdecimal()]
+    alone = any(re.search(rf"(?<![\d.]){canary}(?!\d)", text) for canary in digits)
+    return alone or bool(found(text, (canary for canary in canaries if not canary.isdecimal())))
 
 
 def spelled(canary: Any) -> list[str]:

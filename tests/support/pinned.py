@@ -28,6 +28,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -46,7 +47,11 @@ LIBRARIES = ("mpmath", "numpy", "pyarrow", "scipy")
 
 
 def versions() -> dict[str, str]:
-    return {library: version(library) for library in LIBRARIES}
+    """Return the libraries' versions, and which last digits NumPy's functions have: another processor has others."""
+    numbers = np.random.default_rng(1).uniform(0.001, 50, 1000)
+    arithmetic = b"".join(f(numbers).tobytes() for f in (np.exp, np.expm1, np.log, np.log1p, np.tanh))
+    arithmetic += np.power(numbers, 0.37).tobytes()
+    return {library: version(library) for library in LIBRARIES} | {"arithmetic": sha256(arithmetic)[:16]}
 
 
 def recorded(path: Path) -> Any:
