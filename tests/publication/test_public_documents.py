@@ -21,7 +21,7 @@ from pipeline.storage.local import LocalPath
 from tests.support import studies
 from tests.support.keyed import Asked, Classes, World
 from tests.support.plans import changed, load
-from tests.support.submit import Place, submit
+from tests.support.submit import Place, released, submit
 from tests.support.world import records, write_world
 
 NARROW_BELOW = Asked("employment", ("size",), {}, "size", {"0-2": 1, "others": 50})
@@ -125,9 +125,8 @@ QUERIES = [
 @pytest.fixture(scope="module")
 def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("described")
-    place = Place(write_world(folder, records(300), queries=QUERIES, title="A world", contact="a@b.org"), folder)
-    outcome = submit(place, csv=True)
-    return Path(place.out) / outcome.release / outcome.attempt
+    plan = write_world(folder, records(300), queries=QUERIES, title="A world", contact="a@b.org")
+    return released(plan, folder, csv=True)
 
 
 def test_it_says_what_the_tables_are(attempt: Path) -> None:

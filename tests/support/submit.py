@@ -118,6 +118,13 @@ def submit(
     return run(job)
 
 
+def released(plan: Path, folder: Path, **settings: Any) -> Path:
+    """Release a plan under the known key; return the attempt's folder."""
+    place = Place(plan, folder)
+    outcome = submit(place, **settings)
+    return Path(place.out) / outcome.release / outcome.attempt
+
+
 def officer(place: Place, act: str, *arguments: Any) -> None:
     """Do what an officer does (pipeline.release.officers) with the place's ledger."""
     getattr(officers, act)(place.ledger(), *arguments)
