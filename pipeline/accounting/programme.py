@@ -299,7 +299,7 @@ class Programme:
         ]
 
     def by_use(self, x: Floats) -> list[int]:
-        """Return the unknowns that are all of a table in a lattice, from the one that matters least to what is missed."""
+        """Return the unknowns that are all of a table in a lattice, what matters least to what is missed first."""
         tables = [set(table.parts) for lattice in self.problem.lattices for table in lattice.tables]
         slopes = self.missed(x)[1]
         able = [v for v, each in enumerate(self.unknowns) if set(each.members) in tables]

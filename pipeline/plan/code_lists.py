@@ -118,7 +118,9 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
                 _refuse(path, rows.line_num, f'code "{row[0]}" stands twice{two}')
             assert number == count
             for level, code in coarser.items():
-                parents[level].append(_parent(path, rows.line_num, row[0], level, code))
+                if rule := _parent_rule(row[0], level, code, level in built_in_levels(key)):
+                    _refuse(path, rows.line_num, rule)
+                parents[level].append(code)
             if named is not None and row[named].strip():
                 names[row[0]] = re.sub(r"\r?\n", " ", row[named].strip())  # a cell that a spreadsheet wrapped
                 if rule := rule_of_name(names[row[0]]):
@@ -145,14 +147,13 @@ def _list_header(rows: Any, path: Path, key: str, levels: Sequence[str]) -> list
     return header
 
 
-def _parent(path: Path, line: int, code: str, level: str, parent: str) -> str:
-    """Return a code at a coarser level, "" for none; refuse what is malformed, or not that of the code."""
-    if any(level in levels for levels in LEVELS.values()):
-        if parent != roll_up(code, level):
-            _refuse(path, line, f'"{in_a_line(parent)}" is not the {level} of {code}, which is {roll_up(code, level)}')
-    elif parent and not is_text_code(parent):
-        _refuse(path, line, f'malformed code "{in_a_line(parent)}" at {level}; leave it empty for none')
-    return parent
+def _parent_rule(code: str, level: str, parent: str, built_in: bool) -> str | None:
+    """Return the rule that a code's coarser one ("" for none) breaks: well-formed, and its own; None for none."""
+    if built_in and parent != roll_up(code, level):
+        return f'"{in_a_line(parent)}" is not the {level} of {code}, which is {roll_up(code, level)}'
+    if parent and not built_in and not is_text_code(parent):
+        return f'malformed code "{in_a_line(parent)}" at {level}; leave it empty for none'
+    return None
 
 
 def read_cells(

@@ -97,6 +97,15 @@ class Domain:
         built_in = [level for key in self.keys for level in built_in_levels(key)]
         return tuple(dict.fromkeys([*built_in, *self.levels]))
 
+    def is_conventional(self, level: str) -> bool:
+        """Return whether a level is one of NAICS, or of counties: a key of the plan's own may have the same name."""
+        dimension = self.dimension(level)
+        return dimension.key in LEVELS and level in dimension.built_in
+
+    def nested_name(self, level: str) -> str:
+        """Return the name that tells what a level is nested in; one of a plan's own key is no level of counties."""
+        return f"own {level}" if level in ALL_LEVELS and not self.is_conventional(level) else level
+
     @property
     def uses_all_keys(self) -> bool:
         """Whether a record whose code is in no list is in no cell of any query.

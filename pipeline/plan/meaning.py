@@ -80,7 +80,7 @@ def dataset_mistakes(dataset: DatasetSpec, levels: Collection[str] = ALL_LEVELS)
         yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in dataset.measures.items():
         path: KeyPath = ("dataset", "measures", name)
-        if name in (*levels, *ALL_LEVELS, RECORDS):
+        if name in (*levels, RECORDS):
             yield Mistake(path, "this name has another meaning; choose another")
         if measure.type == "decimal" and measure.step is None:
             yield missing((*path, "step"), " (every value is a whole multiple of it)")
@@ -280,7 +280,7 @@ def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec) -> Iterator[Mistake]
     if lists and all(each.optional for each in lists.values()):
         yield Mistake(("domain", next(iter(lists)), "optional"), "some key must have a code for every record")
     yield from _other_mistakes(spec, lists)
-    yield from _level_mistakes(lists, codes)
+    yield from _level_mistakes(lists, codes if spec.cells is None else {**columns, **codes})
     yield from _class_mistakes(codes, dataset.measures)
 
 
@@ -297,7 +297,7 @@ def _other_mistakes(spec: DomainSpec, lists: Mapping[str, ListSpec]) -> Iterator
 
 def _level_mistakes(lists: Mapping[str, ListSpec], codes: Mapping[str, object]) -> Iterator[Mistake]:
     """Yield levels that have no one key: each name is that of one level of one key."""
-    owner = {level: key for key, levels in LEVELS.items() for level in levels}
+    owner = {level: key for key in LEVELS.keys() & codes.keys() for level in LEVELS[key]}
     for key in codes:
         if owner.setdefault(key, key) != key:
             yield Mistake(("domain", key), f"{key} is a level of key {owner[key]}; give the key another name")

@@ -33,8 +33,9 @@ MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records
 
 def policy_of(plan: Plan, test: LeftOutTest | None = None) -> PolicySum:
     """Return the policy of the plan's release with `test`; None: with the test that a reservation made now has."""
+    name = plan.domain.nested_name
     queries = tuple(
-        QueryPolicy(query.name, query.statistic, part.mechanism, part.name, Cells(query.by, number))
+        QueryPolicy(query.name, query.statistic, part.mechanism, part.name, Cells(tuple(map(name, query.by)), number))
         for query in plan.queries
         for part, where in zip(query.parts, query.filters, strict=True)
         for number in [plan.domain.query_cells(query.by, where).size]

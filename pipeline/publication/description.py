@@ -279,9 +279,9 @@ def code_names(domain: Domain, level: str) -> dict[str, str]:
     """Return the names of a level's codes: those of the plan's lists, else of public ones."""
     dimension = domain.dimension(level)
     names = dict(WHOLE)
-    if level in NAMES:
+    if level in NAMES and dimension.key == "county":
         names |= _listed(NAMES[level])
-    if level in LEVELS["naics"]:
+    if level in LEVELS["naics"] and domain.is_conventional(level):
         vintage = vintage_of("naics", domain.vintage.get("naics", 0))
         if vintage is not None or level == "naics2":  # sectors have kept their titles
             names |= _listed(TITLES[2022 if vintage is None else vintage.first])

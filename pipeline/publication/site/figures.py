@@ -310,9 +310,9 @@ SHADES = ((), (3,), (1, 4), (0, 2, 4), (0, 1, 3, 4), (0, 1, 2, 3, 4))  # of so m
 
 
 def state_grid(figures: Figures, names: Names) -> dict[str, Any] | None:
-    """Return the squares of a table by state, where most is told from 0; None where it has no states."""
+    """Return the squares of a table by state, where most is told from 0; None where it has few."""
     cells = figures.cells
-    if "state" not in cells.by or not figures.complete or not len(figures):
+    if not figures.complete or not len(figures):
         return None
     shown = clearest(figures, "state")
     here = cells.positions_of(np.array([shown]) if cells.listed is None else cells.listed[shown : shown + 1])

@@ -129,11 +129,12 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
         figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS, nonnegative=nonnegative)
         instead = None if full else coarse_of(about, facts, complete, structure, site.read)
         shown = figures if instead is None else instead.figures
+        mapped = [each for each in MAPS if each in shown.cells.by and structure.domain.is_conventional(each)]
         if len(shown) and (full or (instead and instead.summed)):
             write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
             for number, script in enumerate(part_scripts(shown)):
                 write(f"data/{name}/{number}.js", script.encode())
-            maps |= MAPS.keys() & set(shown.cells.by)
+            maps |= set(mapped)
         files = list(site.files(name, cells.size)) if full else []
         if (
             full
@@ -149,7 +150,7 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
                 if len(axis["codes"]) > len(levels.get(axis["level"], {"codes": ()})["codes"]):
                     levels[axis["level"]] = axis
             listed.append(listed_table(facts, about, figures, axes))
-        links = {"front": f"../{site.front}", "files": files}
+        links = {"front": f"../{site.front}", "files": files, "maps": mapped}
         write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
     for level in sorted(maps):
         codes = structure.domain.dimension(level).level_codes(level)

@@ -11,7 +11,7 @@ from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.publication.description import CODES, COLUMNS, PACKAGE, SITE, Description, Facts, mechanisms_of, oddities
 from pipeline.publication.policy_document import composition
-from pipeline.publication.site.figures import MAPS, Coarse, Figures, Names, clearest, state_grid, with_bars
+from pipeline.publication.site.figures import Coarse, Figures, Names, clearest, state_grid, with_bars
 from pipeline.publication.site.packed import PART
 from pipeline.storage.location import Location
 from udfs.numbers.exact import bound_text, exact, up_probability
@@ -152,13 +152,14 @@ def table_page(
     """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
 
     `links`: `front`, the path to the page that lists all files, and `files`, the table's own, empty where they are
-    listed there alone. `instead`: what is shown, where these are the first figures of too many.
+    listed there alone, and `maps`, its levels that there are maps of. `instead`: what is shown, where these are the
+    first figures of too many.
     """
     names: Names = {level: each["names"] for level, each in facts["levels"].items()}
     shown, of = (figures, about) if instead is None else (instead.figures, instead.about)
     largest = shown.largest(LARGEST) if shown.complete else []
     chart = with_bars([shown.row(cell, names) for cell in largest])
-    on_map = [level for level in MAPS if level in of["by"]] if shown.complete else []
+    on_map = links["maps"] if shown.complete else []
     fewer = [
         each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
     ]
@@ -175,7 +176,7 @@ def table_page(
         hero=chart[0] if chart else None,
         sole=of["cells"] == 1,
         chart=chart,
-        grid=state_grid(shown, names),
+        grid=state_grid(shown, names) if "state" in links["maps"] else None,
         map=on_map[0] if on_map else None,
         body=_rows(facts, of, shown, names),
         columns=_columns(facts, about),

@@ -1,0 +1,91 @@
+"""Keys of a plan's own may have the names of NAICS levels and counties' levels, and mean nothing else by them."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from pipeline.accounting.references import Reference
+from pipeline.base.errors import PlanError
+from pipeline.plan.domain import Domain
+from pipeline.plan.load import load_plan
+from pipeline.plan.model import Plan
+from pipeline.plan.total_policy import located, policy_of
+from tests.support.submit import Place, submit
+
+TAKEN = ("nation", "state", "naics2")
+FREE = ("country", "region", "product")
+GAUSSIAN, LOG = {"kind": "gaussian", "sigma": 40}, {"kind": "log", "a": 20, "sigma": 0.4}
+
+
+def farms(folder: Path, names: tuple[str, str, str], **changes: Any) -> Path:
+    """Write a plan of three keys, and its records: two countries, four regions that lie in both, three products."""
+    country, region, product = names
+    (folder / "micro").mkdir(parents=True)
+    for name, codes in ((country, ["US", "PR"]), (region, ["01", "N", "S", "W"]), (product, ["11", "31-33", "corn"])):
+        (folder / f"{name}.csv").write_text("\n".join(["code", *codes]) + "\n")
+    records = [(f"f{i}", ("US", "PR")[i % 2], ("01", "N", "S", "W")[i % 4], "corn", 10 + i) for i in range(40)]
+    columns = dict(zip(("id", "a", "b", "c", "acres"), map(list, zip(*records, strict=True)), strict=True))
+    pq.write_table(pa.table(columns | {"holding": ["h1"] * 40}), folder / "micro" / "part.parquet")
+    queries = [
+        {"name": "by_region", "sum": "acres", "by": [region], "mechanism": GAUSSIAN},
+        {"name": "by_country", "sum": "acres", "by": [country], "mechanism": LOG},
+        {"name": "both", "count": "records", "by": [product, region], "mechanism": GAUSSIAN},
+    ]
+    plan = {
+        "release": "farms",
+        "dataset": {
+            "name": "farms",
+            "path": "micro",
+            "record": "id",
+            "unit": "holding",
+            "keys": {country: "a", region: "b", product: "c"},
+            "measures": {"acres": {"column": "acres", "type": "integer"}},
+        },
+        "domain": {name: f"{name}.csv" for name in names},
+        "queries": queries,
+        "budget": [{"at": [{"acres": 10}], "rho": 50}],
+    }
+    path = folder / "plan.yaml"
+    path.write_text(yaml.safe_dump(plan | changes, sort_keys=False))
+    return path
+
+
+def loss_of_a_firm(plan: Plan) -> float:
+    """Return the bound of what a firm of six records loses, wherever they lie."""
+    firm = Reference.of([{"acres": acres} for acres in (10, 20, 30, 40, 50, 60)])
+    return float(policy_of(plan).loss_at(located(plan, firm)))
+
+
+def test_a_firm_loses_the_same_whatever_the_keys_are_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells of an own `state` lie in none of an own `nation`: taken as nested, they would be charged too little."""
+    taken, free = (load_plan(farms(tmp_path / names[0], names)) for names in (TAKEN, FREE))
+    expected = loss_of_a_firm(free)
+    assert loss_of_a_firm(taken) == expected
+    monkeypatch.setattr(Domain, "nested_name", lambda domain, level: level)  # the broken twin
+    assert loss_of_a_firm(load_plan(farms(tmp_path / "twin", TAKEN))) < expected
+
+
+def test_tables_and_pages_of_own_keys_say_nothing_of_states(tmp_path: Path) -> None:
+    outcome = submit(Place(farms(tmp_path, TAKEN), tmp_path))
+    attempt = tmp_path / "out" / "farms" / outcome.attempt
+    table = pq.read_table(attempt / "tables" / "by_region")
+    assert table["state"].to_pylist() == ["01", "N", "S", "W"]
+    assert not (attempt / "site" / "maps").exists()
+    pages = "".join(path.read_text() for path in sorted((attempt / "site").rglob("*.*")) if path.suffix != ".gz")
+    assert not [name for name in ("Alabama", "Manufacturing", "Agriculture") if name in pages]
+    assert "Alabama" not in (attempt / "codes" / "state.csv").read_text()
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_two_keys_cannot_have_a_level_of_one_name(tmp_path: Path, listed: bool) -> None:
+    path = farms(tmp_path, ("county", "state", "product"))
+    plan = yaml.safe_load(path.read_text())
+    (tmp_path / "county.csv").write_text("code\n01001\n")
+    (tmp_path / "cells.csv").write_text("county,state,product\n01001,N,corn\n")
+    path.write_text(yaml.safe_dump(plan | ({"domain": {"cells": "cells.csv"}} if listed else {}), sort_keys=False))
+    with pytest.raises(PlanError, match=r"domain.state: state is a level of key county; give the key another name"):
+        load_plan(path)
