@@ -7,18 +7,48 @@ import argparse
 import gc
 import os
 import resource
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 from jobs.commands import COMMANDS, renewed
-from jobs.encoding import escape_what_cannot_be_printed, require_utf8, run_in_utf8
 from jobs.options import LOG_JSON, QUIET, StrictParser, parser_with, run
-from jobs.output import put
-from jobs.signals import stopping
+from jobs.output import escape_what_cannot_be_printed, put, require_utf8, run_in_utf8
 from pipeline.base.errors import PrdpError, as_options, exhausted
 from pipeline.base.log import Log, json_log, plain_log
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def stopping() -> Iterator[None]:
+    """Have the first signal of a block raise KeyboardInterrupt, and the second end the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python lets the main thread alone set handlers
+        return
+    received = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
+            os._exit(PrdpError.exit_code)
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # of a job that a shell runs in the background
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 LEAST_ADDRESSES = 320 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
 OBJECTS = 50_000  # made between two searches for circular rubbish, which took a seventh of a short command's time

@@ -1,12 +1,14 @@
-"""How results are printed: JSON for programs, columns for people."""
+"""How a command speaks: text in UTF-8 whatever the locale, JSON for programs, columns for people."""
 
+import io
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-from pipeline.base.errors import PrdpError
+from pipeline.base.errors import PlanError, PrdpError, in_a_line
 from pipeline.base.log import pasted
 from pipeline.base.plain import GREEN, RED, WIDTH, YELLOW, escaped, painted, wrapped
 
@@ -75,3 +77,26 @@ def print_columns(rows: Sequence[Sequence[str]]) -> None:
             put(name)
         padded = zip(("" if len(name) > widths[0] else name, *cells), widths, strict=True)
         put("  ".join(cell.ljust(width) for cell, width in padded).rstrip())
+
+
+def run_in_utf8() -> None:
+    """Begin this process anew in UTF-8 where its locale has another encoding of names, as LC_ALL=C or Latin-1 have.
+
+    Python settles on one before any of our code runs. Java, and workers on this machine, follow the locale too.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        environment = os.environ | {"PYTHONUTF8": "1", "LC_ALL": "C.UTF-8"}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def escape_what_cannot_be_printed() -> None:
+    """Have standard output escape what its encoding lacks, which PYTHONIOENCODING may set; a strict one would fail."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def require_utf8(words: Sequence[str]) -> None:
+    """Raise PlanError on a word that is no UTF-8, such as a file's name in Latin-1."""
+    for word in words:
+        if any("\udc80" <= sign <= "\udcff" for sign in word):
+            raise PlanError(f"{in_a_line(word)}: it is not in UTF-8: rename the file, or set the terminal to UTF-8")

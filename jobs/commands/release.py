@@ -1,10 +1,12 @@
 """prdp release: release a plan's tables, or continue where an earlier run stopped."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from jobs.arrow import do_without_pandas
+import pyarrow as pa
+
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_json, put, say, tell
 from pipeline.base.plain import WIDTH
@@ -76,3 +78,27 @@ def _shown(value: str | float) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.1f}" if abs(value) >= 100 else f"{value:.4g}"
+
+
+class _Absent:
+    """Finds no pandas."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        """Say that pandas is not installed."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def do_without_pandas() -> None:
+    """Have Arrow not load pandas at its first array, where it looks once whether it is there to know its objects.
+
+    Arrays are the same without. Whoever asks Arrow for a frame, or imports pandas, has it afterwards as ever.
+    """
+    if "pandas" in sys.modules:
+        return
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(absent)

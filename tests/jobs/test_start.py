@@ -17,7 +17,7 @@ PROGRAM = (
 )
 ARROW = """
 import sys
-from jobs.arrow import do_without_pandas
+from jobs.commands.release import do_without_pandas
 do_without_pandas()
 import numpy as np, pyarrow as pa
 table = pa.table({"a": pa.array(np.arange(3)), "b": pa.array(["x", None, "z"])})
@@ -91,6 +91,6 @@ def test_frames_are_had_afterwards() -> None:
 
 
 def test_arrow_loads_pandas_otherwise() -> None:
-    """The reason for all this; once Arrow is better, jobs/arrow.py can go."""
+    """The reason for all this; once Arrow is better, jobs/commands/release.py can go."""
     program = "import sys, pyarrow as pa\npa.array([0])\nassert 'pandas' in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
