@@ -20,8 +20,7 @@ from pipeline.publication.product.derived import (
     write_table,
 )
 from pipeline.publication.reconcile.published_totals import Published
-from prdp.declared import Arg, NewFolder, ReleaseFolders, documented
-from prdp.locations import LocationLike, locations
+from prdp.declared import Arg, LocationLike, NewFolder, ReleaseFolders, documented, locations
 from prdp.reconciled import Weights, cells_of, reconcile
 
 CELLS = 'the cells, such as "naics2=31-33, state in 06,48"'

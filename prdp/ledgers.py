@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pipeline.base.errors import PlanError, StateError, arg
-from prdp.declared import Arg, documented, table
-from prdp.locations import location
+from prdp.declared import Arg, documented, location, table
 
 if TYPE_CHECKING:
     import pandas as pd

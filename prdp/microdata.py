@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 from pipeline.base.errors import PlanError, StateError, arg
-from prdp.declared import Arg, Data, NewFolder, documented
-from prdp.locations import LocationLike, located
+from prdp.declared import Arg, Data, LocationLike, NewFolder, documented, located
 from prdp.plans import Plan, load_plan
 from prdp.runs import Run, Runner, microdata_of
 

@@ -14,9 +14,8 @@ from pipeline.plan.load import NOTHING, filled, plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_schema import DomainSpec, ListSpec
 from pipeline.plan.plan_text import PlanText, public_file, read_text, text_of
-from prdp.declared import Arg, Data, documented
+from prdp.declared import Arg, Data, LocationLike, documented, location
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
-from prdp.locations import LocationLike, location
 from prdp.runs import DataLike, Economy, OnLedger, Run, Runner, economy_of, microdata_of, out_of
 
 if TYPE_CHECKING:

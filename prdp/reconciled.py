@@ -23,8 +23,7 @@ from pipeline.publication.release_folder import published_part
 from pipeline.release.installation import site
 from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
-from prdp.declared import Arg, ReleaseFolders, documented
-from prdp.locations import LocationLike, location, locations
+from prdp.declared import Arg, LocationLike, ReleaseFolders, documented, location, locations
 from prdp.runs import OfEngine, Runner
 from prdp.verified import public_key
 

@@ -14,8 +14,7 @@ from pipeline.publication.release_folder import json_in, published_part
 from pipeline.release.request import Outcome
 from pipeline.storage.location import Location
 from pipeline.storage.paths import input_lines
-from prdp.declared import Arg, NewFolder, ReleaseFolder, documented
-from prdp.locations import LocationLike, located, location, locations
+from prdp.declared import Arg, LocationLike, NewFolder, ReleaseFolder, documented, located, location, locations
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,9 +11,8 @@ from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
 from pipeline.engines.registry import ENGINES, OPTIONS, open_engine
 from pipeline.plan.model import Plan, default_out
-from prdp.declared import FIGURES, Arg
+from prdp.declared import FIGURES, Arg, LocationLike, located, location
 from prdp.ledgers import Ledger, LedgerLike, is_in_a_file, open_ledger
-from prdp.locations import LocationLike, located, location
 
 if TYPE_CHECKING:
     from pipeline.engines.protocol import Engine

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
-from prdp.declared import Arg, NewFolder, Result, documented, table
+from prdp.declared import Arg, NewFolder, Result, documented, located, table
 from prdp.explanation import label
 from prdp.ledgers import KnownDatasets, LedgerLike
-from prdp.locations import located
 from prdp.plans import Plan, load_plan
 from prdp.runs import Economy, Runner, economy_of
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipeline.publication.manifest import FRONT, named_signer, verify_release
 from pipeline.storage.staging import MANIFEST
-from prdp.declared import Arg, KeyFile, documented
-from prdp.locations import LocationLike, location
+from prdp.declared import Arg, KeyFile, LocationLike, documented, location
 
 if TYPE_CHECKING:
     from pipeline.publication.product.products import VerifiedProduct

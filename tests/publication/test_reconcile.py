@@ -21,7 +21,7 @@ from pipeline.publication.reconcile import released_tables as errors
 from pipeline.publication.reconcile.published_totals import Published
 from pipeline.publication.reconcile.released_tables import ReleasedTable
 from prdp import PlanError, StateError
-from prdp.locations import location
+from prdp.declared import location
 from tests.support.many_keys import (
     ALL,
     in_files,
