@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from pipeline.base.html import number
+from pipeline.base.plain import number
 from pipeline.planning.study import design as search
 from pipeline.planning.study.comparison import FAMILIES
 from pipeline.planning.study.design import Design, Wish, design

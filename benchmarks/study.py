@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.html import number
+from pipeline.base.plain import number
 from pipeline.diagnostics.synthetic_microdata import aggregate
 from pipeline.engines.dask import DaskEngine
 from pipeline.planning.study.studies import StudyJob, evaluate

@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
-from pipeline.base.html import number
+from pipeline.base.plain import number
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 

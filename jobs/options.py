@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from jobs.commands import COMMANDS
 from jobs.output import print_json, put
-from pipeline.base.errors import PlanError, in_a_line
-from pipeline.base.names import nearest
+from pipeline.base.errors import PlanError, in_a_line, nearest
 from pipeline.base.plain import checked_reason
 from prdp.declared import declarations, logs
 

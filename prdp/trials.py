@@ -198,7 +198,7 @@ def publication(
     Raises:
         PlanError: The call is wrong, the plan's own noise has no such accuracy, or the economy has not its keys.
     """
-    from pipeline.base.names import hint  # noqa: PLC0415
+    from pipeline.base.errors import hint  # noqa: PLC0415
     from pipeline.diagnostics.plan_trials import try_kinds  # noqa: PLC0415
     from pipeline.diagnostics.synthetic_microdata import Origin  # noqa: PLC0415
     from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, write  # noqa: PLC0415

@@ -14,8 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, hint
 from udfs.numbers.exact import as_json, exact
 
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets

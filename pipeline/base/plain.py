@@ -1,8 +1,9 @@
-"""One rule for text from outside: it holds no character that acts on whoever reads it, in place of being read.
+"""Text from outside, for terminals and pages: it holds no character that acts on whoever reads it.
 
 Such characters are C0 and C1 control characters, separators of lines and paragraphs, marks and overrides of the
 direction of writing, and surrogates. Edges refuse them (`require_plain`, `plain_json`); what is printed shows them
-escaped (`escaped`).
+escaped (`escaped`). Pages are made of the templates of this room, with every text escaped and nothing loaded from
+elsewhere: a page's module computes what is shown, its template lays it out.
 """
 
 import json
@@ -10,12 +11,18 @@ import os
 import re
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import IO, Any, Final
+from functools import cache
+from importlib.resources import files
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from pipeline.base.errors import PlanError
 from udfs.numbers.exact import bound_text, up_text
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _ACTING: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _IN_TEXTS: Final = re.compile(f"[{_ACTING}]")
@@ -190,3 +197,51 @@ def excess_text(share: float | None) -> str:
     if share >= 1:
         return f"too high by a factor of {up_text(1 + Fraction(share), 3)} at most"
     return "exact" if share <= EXACT else f"too high by {up_text(Fraction(100 * share), 2)} % at most"
+
+
+# Quantiles of losses: those that documents hold, and those of them that pages show.
+QUANTILES = ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.95", "0.99", "0.999", "0.9999")
+SHOWN = ("0.1", "0.5", "0.9", "0.99", "0.9999")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; the columns whose indices are in `numbers` are set to the right, those in `words` are wide."""
+
+    header: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    numbers: Collection[int] = ()
+    words: Collection[int] = ()
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the page that a template of this room makes of the values; a value that is missing is an error."""
+    return _environment().get_template(template).render(**values) + "\n"
+
+
+def source_of(template: str) -> str:
+    """Return the text of a template of this room as it stands, of a stylesheet or a script."""
+    return files("pipeline.base").joinpath("templates", template).read_text(encoding="utf-8")
+
+
+def number(value: float | None) -> str:
+    """Return a figure in four digits, or in full from 10,000 on; a dash stands for None."""
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def bound(value: float | None) -> str:
+    """Return an upper bound in four digits, rounded up; a dash stands for None."""
+    return "–" if value is None else bound_text(value, 4)
+
+
+def percent(share: float | None) -> str:
+    """Return a share in per cent; a dash stands for None."""
+    return "–" if share is None else f"{share * 100:.1f} %"
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 — for those who make a page alone
+
+    layout: Any = {"trim_blocks": True, "lstrip_blocks": True}
+    return Environment(loader=PackageLoader("pipeline.base"), autoescape=True, undefined=StrictUndefined, **layout)

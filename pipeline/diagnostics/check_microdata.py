@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.errors import PlanError, StateError, arg
-from pipeline.base.names import nearest
+from pipeline.base.errors import PlanError, StateError, arg, nearest
 from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, LookAt, OneId, Seen, Wrong
 from pipeline.diagnostics.diagnose import RecordedJob
 from pipeline.engines.protocol import grouped

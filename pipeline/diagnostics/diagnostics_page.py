@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.base.html import SHOWN, Table, bound, number, percent, rendered
+from pipeline.base.plain import SHOWN, Table, bound, number, percent, rendered
 from pipeline.base.plots import DASHES, Draw, Picture, can_draw, line_style, picture
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.html import QUANTILES
+from pipeline.base.plain import QUANTILES
 from pipeline.engines.totals import Layout, Table, parts_of_codes
 from pipeline.plan.model import Measure, Plan
 from pipeline.plan.total_policy import left_out_test_of

@@ -20,8 +20,7 @@ import platformdirs
 from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
 from sqlalchemy.pool import NullPool
 
-from pipeline.base.errors import PlanError, StateError, arg, file_errors, require_package
-from pipeline.base.names import nearest
+from pipeline.base.errors import PlanError, StateError, arg, file_errors, nearest, require_package
 from pipeline.ledger.database import BUSY, META, REFUSED, Database, Fill, create, kept_from_children, release_lock
 from pipeline.storage.local import LocalPath, sync_folder
 from pipeline.storage.paths import PUBLIC_MARKS, require_not_in

@@ -12,8 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, func, insert, select
 
 from pipeline.base.canonical import canonical_json
-from pipeline.base.errors import StateError, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import StateError, hint, in_a_line
 from pipeline.ledger.database import ENTRIES
 
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry

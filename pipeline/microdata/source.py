@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.canonical import digest
-from pipeline.base.errors import PlanError, StateError, arg, in_a_line
-from pipeline.base.names import nearest
+from pipeline.base.errors import PlanError, StateError, arg, in_a_line, nearest
 from pipeline.microdata.lake_tables import ICEBERG, METADATA, ROW_NUMBER_BYTES, TableFile
 from pipeline.microdata.lakehouse import DELTA_TABLE, ICEBERG_TABLE, LOG, Place, TableVersion, folders_above, format_of
 from pipeline.storage.location import Location

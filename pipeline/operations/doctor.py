@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.base.errors import EXTRAS, PlanError, PrdpError, StateError, arg
-from pipeline.base.web import checked_url, is_url, reach
 from pipeline.ledger.address import connection_files, own_file
 from pipeline.ledger.database import SCHEMA_VERSION
 from pipeline.ledger.store import Ledger, open_ledger
@@ -34,6 +33,7 @@ from pipeline.operations.ledger_health import (
     unseen,
 )
 from pipeline.operations.officer_page import HELD_LONG
+from pipeline.operations.telemetry import checked_url, is_url, reach
 from pipeline.release.input_records import KEY_FILE
 from pipeline.release.installation import site
 from pipeline.storage.location import Location

@@ -16,11 +16,10 @@ from typing import Any
 from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certificates
 
 from pipeline.base.errors import arg
-from pipeline.base.web import Unsent
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
 from pipeline.operations.officer_page import HELD_LONG, WHAT_TO_DO
-from pipeline.operations.telemetry import Gauge, gauges_of_ledger, write_metrics
+from pipeline.operations.telemetry import Gauge, Unsent, gauges_of_ledger, write_metrics
 from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.storage.location import Location
 from pipeline.storage.paths import locate

@@ -20,9 +20,9 @@ from typing import Any
 
 from pipeline.base.errors import StateError, arg
 from pipeline.base.log import Log
-from pipeline.base.web import Unsent, checked_url, is_url, send
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
+from pipeline.operations.telemetry import Unsent, checked_url, is_url, send
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.storage.paths import locate
 

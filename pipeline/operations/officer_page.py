@@ -15,8 +15,7 @@ from typing import Any
 
 from pipeline.accounting.references import Limit
 from pipeline.base.errors import StateError, arg
-from pipeline.base.html import Table, rendered
-from pipeline.base.plain import with_ledger
+from pipeline.base.plain import Table, rendered, with_ledger
 from pipeline.ledger.admission import Account, UnderLimit, accounts
 from pipeline.ledger.datasets import REFUSALS, Budget, budget_step, raising, registering
 from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, REQUIRED, Entry, Required

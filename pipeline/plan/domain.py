@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.base import canonical
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError, in_a_line
-from pipeline.base.names import ALIKE, hint, likeness
+from pipeline.base.errors import ALIKE, PlanError, hint, in_a_line, likeness
 from pipeline.plan.cells import Axis, Base, Int32s, Needed, QueryCells, bases_of, read_only
 from pipeline.plan.keys import Dimension, Masks, Where, built_in_levels
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES

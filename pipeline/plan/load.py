@@ -18,8 +18,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError, arg, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, arg, hint, in_a_line
 from pipeline.plan.cells import Base, cheapest
 from pipeline.plan.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank

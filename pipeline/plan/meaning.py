@@ -8,8 +8,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
-from pipeline.base.errors import PlanError
-from pipeline.base.names import hint, nearest
+from pipeline.base.errors import PlanError, hint, nearest
 from pipeline.plan.domain import ALL_LEVELS, Domain
 from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.model import RECORD

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import Tag
 from pydantic_core import ErrorDetails
 
-from pipeline.base.errors import in_a_line
-from pipeline.base.names import hint, nearest
+from pipeline.base.errors import hint, in_a_line, nearest
 from pipeline.plan.plan_schema import DomainSpec, KeyCodes, PlanSpec
 from pipeline.plan.plan_text import KeyPath, PlanText
 from pipeline.plan.values import NAME, OWN_RULE, Spec

@@ -13,7 +13,7 @@ from pipeline.accounting.calibrate import Family, offset_of, scale_of, solve
 from pipeline.accounting.left_out import MOST
 from pipeline.accounting.targets import AT_A_RECORD, BESIDE, TARGETS, CalibrationError, Target, read_sizes
 from pipeline.base.canonical import canonical_json
-from pipeline.base.names import hint
+from pipeline.base.errors import hint
 from pipeline.base.plain import plain_json
 from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.model import Plan

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.accounting.left_out import SHARE
-from pipeline.base.errors import PlanError, arg
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, arg, hint
 from pipeline.plan.plan_text import SITE, read_text
 from pipeline.plan.structure import MOST_CELLS
 from udfs.numbers.exact import exact

@@ -10,8 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from pipeline.base.errors import PlanError, StateError, file_errors
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, StateError, file_errors, hint
 from pipeline.ledger.datasets import OF_OFFICERS, REFUSALS, Budget
 from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import PUBLIC, ReleaseState

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import MicrodataError, StateError
-from pipeline.base.html import QUANTILES
+from pipeline.base.plain import QUANTILES
 from pipeline.diagnostics.accuracy import VarianceCurve, class_labels
 from pipeline.diagnostics.diagnostics_page import CLOSE, SPOKEN, diagnostics_page, lying_together
 from pipeline.diagnostics.record_losses import SIZES, size_labels

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from jobs.cli import main
 from pipeline.base.errors import MicrodataError, PrdpError, StateError
-from pipeline.base.html import QUANTILES
+from pipeline.base.plain import QUANTILES
 from pipeline.diagnostics import diagnose as steps
 from pipeline.diagnostics.diagnostics_page import draw_shares
 from pipeline.engines.dask import DaskEngine

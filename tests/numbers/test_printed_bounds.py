@@ -12,8 +12,7 @@ from fractions import Fraction
 import pytest
 
 from pipeline.accounting.interpretation import interpretation_text
-from pipeline.base.html import source_of
-from pipeline.base.plain import loss_text
+from pipeline.base.plain import loss_text, source_of
 from udfs.numbers.exact import bound_text, down_text, exact, up_float, up_probability
 
 Shown = Callable[[Fraction | float], str]

@@ -17,9 +17,8 @@ from prometheus_client.samples import Sample
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError
-from pipeline.base.web import Unsent, checked_url, send
 from pipeline.operations import telemetry
-from pipeline.operations.telemetry import Gauge, Run, as_text, gauges_of_run
+from pipeline.operations.telemetry import Gauge, Run, Unsent, as_text, checked_url, gauges_of_run, send
 from tests.support.collector import Collector, collector
 from tests.support.leaks import found
 from tests.support.ledgers import ledger_file

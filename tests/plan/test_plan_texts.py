@@ -10,8 +10,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.base.errors import PlanError
-from pipeline.base.names import SYNONYMS, hint, likeness, nearest
+from pipeline.base.errors import SYNONYMS, PlanError, hint, likeness, nearest
 from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan
 from pipeline.plan.plan_schema import CalibrateSpec, DatasetSpec, LimitSpec, PlanSpec, QuerySpec

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.base.html import Table, rendered
+from pipeline.base.plain import Table, rendered
 from tests.support.devtools import MODES, Page
 from tests.support.pages import COUNTIES, ROWS, SIDEWAYS, STATES, STATUS, WIDTHS, everything, number
 

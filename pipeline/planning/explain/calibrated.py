@@ -24,8 +24,7 @@ from pipeline.accounting.targets import (
     WrongNumber,
     read_sizes,
 )
-from pipeline.base.errors import PlanError, arg, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, arg, hint, in_a_line
 from pipeline.base.plain import aligned, figure, mechanism_text
 from pipeline.base.plots import REFERENCE, line_style, write_picture
 from pipeline.plan.messages import NEVER_RELEASED

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.base.errors import require_package
-from pipeline.base.html import SHOWN, Table, bound, number, rendered
 from pipeline.base.log import Log
+from pipeline.base.plain import SHOWN, Table, bound, number, rendered
 from pipeline.base.plots import FORMATS, PRACTICES, Picture, family_styles, picture
 from pipeline.engines.totals import Layout
 from pipeline.planning.study.equal_mechanisms import FLAGS, HIGH, LOW, Entry, Study, lines_of

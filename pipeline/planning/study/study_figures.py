@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.html import QUANTILES
+from pipeline.base.plain import QUANTILES
 from pipeline.base.plots import Picture
 from pipeline.planning.study.equal_mechanisms import FLAGS, HIGH, LOW, Line, Panel, Study, StudyMechanism
 from pipeline.planning.study.todays_practice import FactorNoise

@@ -10,8 +10,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from pipeline.accounting.calibrate import SCALES, scale_of
-from pipeline.base.errors import PlanError
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, hint
 from pipeline.engines.totals import Layout, layout_of
 from pipeline.plan.domain import ALL_LEVELS
 from pipeline.plan.load import load_plan

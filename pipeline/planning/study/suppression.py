@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from pipeline.base.errors import PlanError, arg
-from pipeline.base.html import QUANTILES
+from pipeline.base.errors import PlanError, arg, hint
 from pipeline.base.log import Log
-from pipeline.base.names import hint
+from pipeline.base.plain import QUANTILES
 from pipeline.base.plots import FORMATS, PRACTICES, Picture, picture
 from pipeline.engines.totals import Table, layout_of
 from pipeline.plan.model import Plan, Query

@@ -11,8 +11,7 @@ from pipeline.accounting.left_out import NAME
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, spans_json
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.html import Table, number, percent, rendered
-from pipeline.base.plain import mechanism_text, reference_text
+from pipeline.base.plain import Table, mechanism_text, number, percent, reference_text, rendered
 from pipeline.base.plots import family_look
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import written

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pipeline.base.html import SHOWN
-from pipeline.base.plain import WIDTH, aligned, cut, reference_text, wrapped
+from pipeline.base.plain import SHOWN, WIDTH, aligned, cut, reference_text, wrapped
 from udfs.numbers.exact import bound_text
 
 LINES: Final = 60

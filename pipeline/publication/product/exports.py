@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import PlanError, StateError, arg, require_package
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, StateError, arg, hint, require_package
 from pipeline.engines.writers import FORMATS
 from pipeline.publication.description import CODES, PACKAGE
 from pipeline.publication.manifest import write_manifest

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from pipeline.base.errors import PlanError, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, hint, in_a_line
 from pipeline.plan.cells import Int32s, QueryCells
 from pipeline.plan.domain import Domain
 from pipeline.plan.keys import Where

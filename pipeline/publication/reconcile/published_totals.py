@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.base.errors import PlanError, arg, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, arg, hint, in_a_line
 from pipeline.plan.cells import QueryCells
 from pipeline.plan.keys import Where
 from pipeline.plan.structure import TableFacts

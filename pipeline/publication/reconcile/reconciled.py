@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.errors import PlanError, arg, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, arg, hint, in_a_line
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import closing

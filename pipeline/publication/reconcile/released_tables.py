@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.base.errors import PlanError, StateError, in_a_line
-from pipeline.base.names import hint
+from pipeline.base.errors import PlanError, StateError, hint, in_a_line
 from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.domain import Domain
 from pipeline.plan.model import Plan

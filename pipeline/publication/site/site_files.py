@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import PlanError, StateError
-from pipeline.base.html import source_of
 from pipeline.base.log import counted
+from pipeline.base.plain import source_of
 from pipeline.engines.writers import FORMATS, PARQUET
 from pipeline.plan.model import VALUES
 from pipeline.plan.structure import Structure

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.left_out import NAME
-from pipeline.base.html import Table, rendered
+from pipeline.base.plain import Table, rendered
 from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.publication.description import CODES, COLUMNS, PACKAGE, SITE, Description, Facts, mechanisms_of, oddities
