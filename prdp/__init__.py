@@ -28,17 +28,17 @@ if TYPE_CHECKING:
         group_scale,
         rho,
     )
-    from prdp.derived import derive, derive_table
-    from prdp.designs import Design, design
     from prdp.explanation import Explanation
     from prdp.health import doctor
     from prdp.ledgers import Ledger, create_ledger, import_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
-    from prdp.reconciled import Reconciled, read_reconciled, reconcile
+    from prdp.reconciled import Reconciled, derive, derive_table, read_reconciled, reconcile
     from prdp.releases import PublishedRelease, Release, product, read_release, site
     from prdp.studies import (
+        Design,
         beside_today,
+        design,
         evaluate,
         generate,
         generate_like,
@@ -53,17 +53,15 @@ HOMES = {
     "pipeline.publication.manifest": "Verified",
     "pipeline.publication.product.derived": "Derived",
     "prdp.calibration": "Calibrated best_alpha calibrate compare epsilon frontier gaussian_scales group_scale rho",
-    "prdp.designs": "Design design",
-    "prdp.derived": "derive derive_table",
     "prdp.explanation": "Explanation",
     "prdp.health": "doctor",
     "prdp.ledgers": "Ledger create_ledger import_ledger open_ledger",
     "prdp.microdata": "diagnose prepare",
     "prdp.plans": "Allocation Plan allocate load_plan",
-    "prdp.reconciled": "Reconciled read_reconciled reconcile",
+    "prdp.reconciled": "Reconciled derive derive_table read_reconciled reconcile",
     "prdp.releases": "PublishedRelease Release product read_release site",
     "prdp.verified": "create_key verify verify_product",
-    "prdp.studies": "beside_today evaluate generate generate_like suppression withheld_today",
+    "prdp.studies": "Design beside_today design evaluate generate generate_like suppression withheld_today",
     "prdp.trials": "publication try_plan",
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names.split()}

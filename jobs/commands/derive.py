@@ -7,7 +7,7 @@ from typing import Any
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_json, put
 from pipeline.base.errors import PlanError
-from prdp.derived import derive, derive_table
+from prdp.reconciled import derive, derive_table
 
 EXAMPLE = 'prdp derive releases/cbp-2023 --ratio payroll/employment --where "naics2=31-33, state=06"'
 

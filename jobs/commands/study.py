@@ -142,7 +142,7 @@ ACTS = {
     ),
     "design": Act(
         "find the noise with the least error under limits on losses",
-        "prdp.designs.designed",
+        "prdp.studies.designed",
         "design --limit 10:0.12 --limit 100:1 --limit 10000:10 --minimise variance --out noise.json",
     ),
     "scales": Act(

@@ -29,7 +29,7 @@ from pipeline.engines.writers import Block
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata import source
 from pipeline.microdata.source import Chunk
-from pipeline.plan.level_lattices import reconciled_errors
+from pipeline.plan.drafts import reconciled_errors
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import prdp
-from pipeline.plan.level_lattices import MOST_CODES, lattices_of, reconciled_errors
+from pipeline.plan.drafts import MOST_CODES, lattices_of, reconciled_errors
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan, Query
 from tests.support.world import write_world

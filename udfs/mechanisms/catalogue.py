@@ -5,34 +5,24 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any
 
-from udfs.mechanisms.additive_kinds import (
-    Designed,
-    ExponentialPolylog,
-    Gaussian,
-    GeneralizedGaussian,
-    Laplace,
-    SymmetricStable,
-    UnitSplitting,
-)
+from udfs.mechanisms import additive_kinds, groupwise, transformed_kinds
 from udfs.mechanisms.base import Mechanism, ParameterError
-from udfs.mechanisms.groupwise import GroupwiseLog, GroupwiseNoisy
-from udfs.mechanisms.transformed_kinds import Log, Root
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {
         mechanism.kind: mechanism
         for mechanism in (
-            Gaussian,
-            Laplace,
-            GeneralizedGaussian,
-            ExponentialPolylog,
-            SymmetricStable,
-            Designed,
-            Root,
-            Log,
-            UnitSplitting,
-            GroupwiseLog,
-            GroupwiseNoisy,
+            additive_kinds.Gaussian,
+            additive_kinds.Laplace,
+            additive_kinds.GeneralizedGaussian,
+            additive_kinds.ExponentialPolylog,
+            additive_kinds.SymmetricStable,
+            additive_kinds.Designed,
+            transformed_kinds.Root,
+            transformed_kinds.Log,
+            additive_kinds.UnitSplitting,
+            groupwise.GroupwiseLog,
+            groupwise.GroupwiseNoisy,
         )
     }
 )

@@ -11,7 +11,7 @@ from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import OWN_REMEDY, Limit, Reference
 from pipeline.base.errors import BudgetRefused, in_a_line
-from pipeline.plan.level_lattices import reconciled_errors
+from pipeline.plan.drafts import reconciled_errors
 from pipeline.plan.model import Part, Plan, Query
 from pipeline.plan.total_policy import limits_of, located, policy_of, require_measures
 from udfs.mechanisms.base import Mechanism, ParameterError
