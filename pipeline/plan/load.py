@@ -24,7 +24,7 @@ from pipeline.plan.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
 from pipeline.plan.meaning import confidential_files, dataset_mistakes, domain_mistakes, plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
-from pipeline.plan.model import OTHERS, Dataset, DerivedTable, Measure, Part, Plan, Query, Texts
+from pipeline.plan.model import OTHERS, Dataset, DerivedTable, Measure, Part, Plan, Query, Texts, UnitNames
 from pipeline.plan.plan_mechanisms import Use, mechanism_of
 from pipeline.plan.plan_schema import (
     DatasetSpec,
@@ -32,6 +32,7 @@ from pipeline.plan.plan_schema import (
     PartsSpec,
     PlanSpec,
     QuerySpec,
+    UnitNamesSpec,
     VariableSpec,
 )
 from pipeline.plan.plan_text import KeyPath, PlanText, read_text
@@ -127,6 +128,7 @@ def _resolve(spec: PlanSpec, domain: Domain, path: Path) -> Plan:
         path=Path(os.path.abspath(path)),
         texts=Texts(title=spec.title, about=spec.about, contact=spec.contact),
         derived=tuple(_derived(table) for table in spec.derived),
+        unit_names=_unit_names(spec.unit_names),
     )
 
 
@@ -178,6 +180,13 @@ def _where(spec: DerivedSpec) -> FrozenMap[tuple[str, ...]]:
 
 def _texts_of(spec: DerivedSpec) -> Texts:
     return Texts(title=spec.title, about=spec.about, unit=spec.unit)
+
+
+def _unit_names(spec: UnitNamesSpec | None) -> UnitNames:
+    if spec is None:
+        return UnitNames()
+    (record, records), (owner, owners) = spec.record, spec.owner
+    return UnitNames((record, records), (owner, owners), stated=True)
 
 
 def _with_shared_mechanisms(queries: Iterable[Query]) -> tuple[Query, ...]:

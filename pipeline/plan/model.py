@@ -43,6 +43,19 @@ class Texts:
 
 
 @dataclass(frozen=True)
+class UnitNames:
+    """What public texts call a record, and an owner: one, and several; `stated` in the plan, they are in its digest."""
+
+    record: tuple[str, str] = ("record", "records")
+    owner: tuple[str, str] = ("firm", "firms")
+    stated: bool = False
+
+    def resolved(self) -> dict[str, Any]:
+        """Return them as the plan's digest has them."""
+        return {"unit_names": {"record": list(self.record), "owner": list(self.owner)}} if self.stated else {}
+
+
+@dataclass(frozen=True)
 class Measure:
     """A number of every record; its values are whole numbers of `step` (1 for integers)."""
 
@@ -191,6 +204,12 @@ class Plan:
     path: Path
     texts: Texts = Texts()
     derived: tuple[DerivedTable, ...] = ()
+    unit_names: UnitNames = UnitNames()
+
+    @property
+    def protected(self) -> tuple[str, str]:
+        """What one protected unit is called, and several: a record, or all records of an owner."""
+        return self.unit_names.record if self.dataset.owner is None else self.unit_names.owner
 
     @property
     def published(self) -> tuple[Query | DerivedTable, ...]:
@@ -203,6 +222,7 @@ class Plan:
             "release": self.release,
             "supersedes": self.supersedes,
             **self.texts.stated(),
+            **self.unit_names.resolved(),
             "dataset": self.dataset.resolved(),
             "domain": {
                 "digest": self.domain.digest,

@@ -389,6 +389,13 @@ class VariableSpec(Spec):
     about: Line
 
 
+class UnitNamesSpec(Spec):
+    """What public texts call a record, and an owner: one, and several, such as [farm, farms]."""
+
+    record: Annotated[list[Line], Field(min_length=2, max_length=2)] = Field(default=["record", "records"])
+    owner: Annotated[list[Line], Field(min_length=2, max_length=2)] = Field(default=["firm", "firms"])
+
+
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
@@ -397,6 +404,7 @@ class PlanSpec(Spec):
     title: Line | None = None
     about: Prose | None = None
     contact: Line | None = None
+    unit_names: UnitNamesSpec | None = None
     dataset: DatasetSpec
     domain: DomainSpec
     interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)

@@ -67,7 +67,7 @@ NOT_ADDING = (
 )
 SUMS = "For a sum of n cells, standard errors add as the root of the sum of their squares."
 ODDITIES = (
-    "Every public cell has a row, also those without any establishment: a figure in an empty cell is noise alone.",
+    "Every public cell has a row, also those without any {record}: a figure in an empty cell is noise alone.",
     "Figures can be negative, and need not be whole numbers. They are left so: cutting or rounding them would bias "
     "every sum made from them.",
     "The largest figures of a table have, on average, noise that raised them.",
@@ -78,7 +78,7 @@ OF_MEANS = "Where noise grows with the figure, small figures that are right on a
 OF_MEDIANS = "Some tables' figures are as often too high as too low, but not right on average: do not add them up."
 OF_INFINITE = "A standard error of inf is no mistake: noise of such heavy tails has none. Its intervals hold."
 OF_OTHER = (
-    "The code other stands for all codes that the plan's lists do not name: its establishments are in no row of their "
+    "The code other stands for all codes that the plan's lists do not name: its {records} are in no row of their "
     "own sector or state, only in the nation's and in tables without that key."
 )
 
@@ -125,7 +125,7 @@ class Description:
     @cached_property
     def facts(self) -> Facts:
         """What the site says beside figures, as JSON; losses are upper bounds."""
-        plan, unit = self.plan, "record" if self.plan.dataset.owner is None else "firm"
+        plan, (unit, units) = self.plan, self.plan.protected
         texts = {"title": _words(plan.release), "about": None, "contact": None} | plan.texts.stated()
         used = {level for table in plan.published for level in table.by}
         used |= {coarse for level in used for coarse in coarser(plan.domain, level)}
@@ -138,8 +138,10 @@ class Description:
                 "plan_digest": plan.digest,
                 "dataset": plan.dataset.name,
                 "unit": unit,
+                "units": units,
+                "records": plan.unit_names.record[1],
                 "interval": self.policy["interval"],
-                "promise": [text.format(unit=unit, units=f"{unit}s") for text in PROMISE],
+                "promise": [text.format(unit=unit, units=units) for text in PROMISE],
                 "guarantee": self.policy["guarantee"],
                 "losses": list(_losses(plan, self.losses)),
                 "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
@@ -193,7 +195,9 @@ def oddities(plan: Plan) -> list[str]:
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
         OF_OTHER: bool(plan.domain.other),
     }
-    return [*ODDITIES, *(text for text, holds in texts.items() if holds)]
+    record, records = plan.unit_names.record
+    kept = [*ODDITIES, *(text for text, holds in texts.items() if holds)]
+    return [text.format(record=record, records=records) for text in kept]
 
 
 def mechanisms_of(query: Query) -> list[str]:
@@ -224,9 +228,9 @@ def _table(plan: Plan, query: Query) -> dict[str, Any]:
 
 def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:
     """Return what a table shows, measured or not."""
-    unit = "records" if table.statistic.counts else _words(str(table.statistic.measure)).lower()
+    unit = plan.unit_names.record[1] if table.statistic.counts else _words(str(table.statistic.measure)).lower()
     where = "; ".join(f"{_label(level)}: {', '.join(codes)}" for level, codes in table.where.items())
-    texts = {"title": _title(table), "about": None, "unit": unit} | table.texts.stated()
+    texts = {"title": _title(plan, table), "about": None, "unit": unit} | table.texts.stated()
     return (
         {"name": table.name}
         | texts
@@ -259,8 +263,9 @@ def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
     return {"multiplier": multiplier(float(1 - plan.interval), law), "half_step": float(query.mechanisms[0].step) / 2}
 
 
-def _title(query: Query | DerivedTable) -> str:
-    what = "Number of records" if query.statistic.counts else _words(query.statistic.label.removeprefix("sum of "))
+def _title(plan: Plan, query: Query | DerivedTable) -> str:
+    counted, summed = f"Number of {plan.unit_names.record[1]}", query.statistic.label.removeprefix("sum of ")
+    what = counted if query.statistic.counts else _words(summed)
     keys = [_label(level) for level in query.by]
     keys = [each if "NAICS" in each and each.startswith("NAICS") else each[0].lower() + each[1:] for each in keys]
     return f"{what} by {', '.join(keys[:-1])}{' and ' if len(keys) > 1 else ''}{keys[-1]}"

@@ -80,6 +80,28 @@ def test_tables_and_pages_of_own_keys_say_nothing_of_states(tmp_path: Path) -> N
     assert "Alabama" not in (attempt / "codes" / "state.csv").read_text()
 
 
+NAMES = {"record": ["farm", "farms"], "owner": ["holding", "holdings"]}
+
+
+def test_pages_call_records_and_owners_by_the_plans_own_names(tmp_path: Path) -> None:
+    plan = farms(tmp_path, TAKEN, unit_names=NAMES)
+    outcome = submit(Place(plan, tmp_path))
+    attempt = tmp_path / "out" / "farms" / outcome.attempt
+    front, report = (attempt / "site" / "index.html").read_text(), (attempt / "report.html").read_text()
+    assert "Totals of confidential farms (farms), with noise that protects each holding." in front
+    assert "Number of farms by" in front
+    assert "differential privacy of whole holdings: each holding is all farms with one value of holding" in report
+    for page in (front, report):
+        assert "establishment" not in page[: page.index("D_α(M(D)")]  # before the guarantee as a formula
+    assert load_plan(plan).digest != load_plan(farms(tmp_path / "unnamed", TAKEN)).digest
+
+
+@pytest.mark.parametrize("names", [{"record": ["farm"]}, {"records": ["farm", "farms"]}, {"owner": ["a", "b\nc"]}])
+def test_names_of_units_are_two_lines(tmp_path: Path, names: dict[str, list[str]]) -> None:
+    with pytest.raises(PlanError, match="unit_names"):
+        load_plan(farms(tmp_path, TAKEN, unit_names=names))
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_two_keys_cannot_have_a_level_of_one_name(tmp_path: Path, listed: bool) -> None:
     path = farms(tmp_path, ("county", "state", "product"))

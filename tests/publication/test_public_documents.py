@@ -76,7 +76,7 @@ HOSTILE = """<script src="http://evil.example/x.js">alert('1')</script>&"""
 
 def page_of_a_release(text: str) -> str:
     table = Table([text, text], [[text, text]], numbers=[1])
-    names = ("title", "dataset", "protection", "coverage", "unit", "of_losses", "composition", "plan_digest")
+    names = ("title", "dataset", "protection", "coverage", "unit", "records", "of_losses", "composition", "plan_digest")
     return rendered(
         "release.html",
         **dict.fromkeys(names, text),

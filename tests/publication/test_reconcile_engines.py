@@ -64,10 +64,11 @@ def test_every_engine_makes_the_files_of_one_process(
 
 @pytest.mark.usefixtures("large")
 def test_cells_that_are_not_enumerated_make_the_same_files_on_an_engine(
-    reconciliation: Reconciliation, alone: dict[Path, bytes], tmp_path: Path
+    release: Path, alone: dict[Path, bytes], tmp_path: Path
 ) -> None:
-    manifest = make_reconciled(reconciliation, tmp_path / "one", csv=True)
-    make_reconciled(reconciliation, tmp_path / "two", csv=True, each=DaskEngine(workers=2).each)
+    one, two = (Reconciliation([locate(release)], Options()) for _ in range(2))  # with nothing kept of other tests
+    manifest = make_reconciled(one, tmp_path / "one", csv=True)
+    make_reconciled(two, tmp_path / "two", csv=True, each=DaskEngine(workers=2).each)
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one") != alone
     assert verify_reconciled(locate(tmp_path / "one")).sums > 0
     assert max(group["residual"] for group in manifest["groups"]) <= 1e-4

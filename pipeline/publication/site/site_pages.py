@@ -44,7 +44,8 @@ def front_page(
     head and files, as `published_page` gives them. `notes`: what readers must know first, such as that a later release
     corrects it. `front`: the path to the page that lists the files, where this one does not.
     """
-    lead = f"Totals of establishment microdata ({facts['dataset']}), with noise that protects each {facts['unit']}."
+    records = facts.get("records", "records")  # sites of earlier builds do not say it
+    lead = f"Totals of confidential {records} ({facts['dataset']}), with noise that protects each {facts['unit']}."
     losses = facts["losses"]
     shares = [
         {"label": loss["at"], "share": round(100 * loss["power"], 1), "power": _probability(loss["power"])}
@@ -242,7 +243,7 @@ def _losses(facts: Facts) -> Table:
         )
         for loss in facts["losses"]
     ]
-    return Table((f"a {unit} with", "rho", "ε", "at δ", "detected at most"), rows, range(1, 5))
+    return Table((f"{unit} with", "rho", "ε", "at δ", "detected at most"), rows, range(1, 5))
 
 
 def _probability(power: float) -> str:
@@ -257,16 +258,16 @@ def _probability(power: float) -> str:
 LARGEST_SHOWN = 10
 
 OF_RECORDS = (
-    "A record's privacy loss is a public function of its own size: P(Δ), Δ being its influence. λ is the step of the "
-    "noise's lattice (policy.json). Upper bounds of the loss (rho) for records of some sizes"
+    "The privacy loss of each {unit} is a public function of its own size: P(Δ), Δ being its influence. λ is the step "
+    "of the noise's lattice (policy.json). Upper bounds of the loss (rho) for {units} of some sizes"
 )
-SMALLER_RECORDS = "; a smaller record loses no more, a larger one may:"
+SMALLER_RECORDS = "; a smaller {unit} loses no more, a larger one may:"
 OF_FIRMS = (
-    "A firm's privacy loss is a public function of its own records: in each cell P(Δ), Δ being what they add to it "
-    "together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). Upper "
-    "bounds of the loss (rho) for firms of some records"
+    "The privacy loss of each {unit} is a public function of its own {records}: in each cell P(Δ), Δ being what they "
+    "add to it together, and these add up over cells and tables. λ is the step of the noise's lattice (policy.json). "
+    "Upper bounds of the loss (rho) for {units} of some {records}"
 )
-SMALLER_FIRMS = "; a firm with fewer or smaller records loses no more, any other may:"
+SMALLER_FIRMS = "; one with fewer or smaller {records} loses no more, any other may:"
 NO_LARGER = "all no larger, together"
 
 
@@ -276,7 +277,8 @@ def report_page(description: Description, staged: Location) -> str:
     owner = plan.dataset.owner
     protection = "per-record differential privacy"
     if owner is not None:
-        protection = f"differential privacy of whole firms: a firm is all records with one value of {owner}"
+        (unit, units), records = plan.protected, plan.unit_names.record[1]
+        protection = f"differential privacy of whole {units}: each {unit} is all {records} with one value of {owner}"
     largest = ((query.name, _largest(query, staged / "tables")) for query in plan.queries)
     return rendered(
         "release.html",
@@ -287,8 +289,9 @@ def report_page(description: Description, staged: Location) -> str:
         columns=Table(("column", "meaning"), COLUMNS),
         coverage=f"{float(plan.interval):.4g}",
         oddities=oddities(plan),
-        unit="record" if owner is None else "firm",
-        of_losses=_of_losses(policy, owner),
+        unit=plan.protected[0],
+        records=plan.unit_names.record[1],
+        of_losses=_of_losses(plan, policy),
         losses=_loss_table(policy),
         policies=_policies(policy),
         composition=composition(plan),
@@ -325,12 +328,15 @@ def _loss_table(policy: dict[str, Any]) -> Table | None:
     return Table(header, rows, range(1, len(header))) if references else None
 
 
-def _of_losses(policy: dict[str, Any], owner: str | None) -> str:
+def _of_losses(plan: Plan, policy: dict[str, Any]) -> str:
     """Return what the losses are; where classes of a measure decide, smaller records may lose more."""
-    text, smaller = (OF_RECORDS, SMALLER_RECORDS) if owner is None else (OF_FIRMS, SMALLER_FIRMS)
+    text, smaller = (OF_RECORDS, SMALLER_RECORDS) if plan.dataset.owner is None else (OF_FIRMS, SMALLER_FIRMS)
+    (unit, units), records = plan.protected, plan.unit_names.record[1]
+    names = {"unit": unit, "units": units, "records": records}
     if "of_classes" in policy["sum"]:
-        smaller = f". {policy['sum']['of_classes'].replace('`no_larger`', f'“{NO_LARGER}”')}"
-    return text + smaller
+        of_classes = policy["sum"]["of_classes"].replace("`no_larger`", f"“{NO_LARGER}”")
+        return f"{text.format(**names)}. {of_classes}"
+    return (text + smaller).format(**names)
 
 
 def _reference(at: dict[str, Any] | list[dict[str, Any]]) -> str:
