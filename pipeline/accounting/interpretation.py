@@ -16,19 +16,8 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Any, TypeVar
 
-from pipeline.accounting.convert import (
-    ORDERS,
-    SIZE,
-    Floats,
-    added,
-    approximate_epsilon_of,
-    best_power_of,
-    interpretation,
-    largest_posterior,
-    largest_posterior_of,
-    mean_posterior,
-    simple_epsilon,
-)
+from pipeline.accounting import convert
+from pipeline.accounting.convert import Floats
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord
 from pipeline.base.plain import aligned
@@ -37,7 +26,7 @@ from udfs.losses.distribution import Bounds, bounds_of
 from udfs.numbers.exact import bound_text, up_float, up_probability
 
 Place = TypeVar("Place", bound=Hashable)
-NOTHING = Bounds(0.0, SIZE, 0.0)
+NOTHING = Bounds(0.0, convert.SIZE, 0.0)
 
 
 @dataclass(frozen=True)
@@ -113,7 +102,7 @@ def _of_list(policy: PolicySum, at: Reference, delta: float) -> ByDistribution |
 @lru_cache(maxsize=256)
 def _bounds(pairs: tuple[Pair, ...], delta: float) -> Bounds:
     """Return `bounds_of` the pairs: a release, its page and its ledger ask for those of the same references."""
-    return bounds_of(pairs, delta, SIZE)
+    return bounds_of(pairs, delta, convert.SIZE)
 
 
 def _coarse(policy: PolicySum, pairs: Iterable[tuple[int, Pair]]) -> tuple[str, ...]:
@@ -141,13 +130,19 @@ def _by_divergences(
         yield from ((query_set, float("inf"), 1.0) for query_set in different.values())
         return
     curves = {
-        i: policy.queries[i].mechanism.renyi_at(policy.queries[i].influence(record), ORDERS)
+        i: policy.queries[i].mechanism.renyi_at(policy.queries[i].influence(record), convert.ORDERS)
         for i in frozenset[int]().union(*different.values())
     }
     rough = []
     for query_set in different.values():
-        curve = added([curves[i] for i in query_set])
-        rough.append((query_set, approximate_epsilon_of(ORDERS, curve, delta), best_power_of(ORDERS, curve)))
+        curve = convert.added([curves[i] for i in query_set])
+        rough.append(
+            (
+                query_set,
+                convert.approximate_epsilon_of(convert.ORDERS, curve, delta),
+                convert.best_power_of(convert.ORDERS, curve),
+            )
+        )
     yield from sorted(rough, key=lambda each: each[1], reverse=True)
 
 
@@ -158,7 +153,7 @@ NOTES = (
     "(ε, δ) and best test: of the plan's queries together, none of which depends on what another showed, by the "
     "distribution of the privacy loss of the noise as it is drawn. Over plans rho adds up, and (ε, δ) does not.",
     "best test: how often somebody who knows all other records and may be wrong about "
-    f"{SIZE:.0%} of absent records, can at most detect a present one; {SIZE:g} is guessing.",
+    f"{convert.SIZE:.0%} of absent records, can at most detect a present one; {convert.SIZE:g} is guessing.",
     "posterior: how sure somebody who knows all other records can become that it is there, who held it there with the "
     "prior probability: the mean over releases where it is there / what is exceeded with probability δ at most.",
 )
@@ -195,12 +190,12 @@ def interpret(
     rho, pure = up_float(loss.rho), None if loss.epsilon is None else up_float(loss.epsilon)
     posteriors = []
     for prior in PRIORS:
-        largest = largest_posterior(prior, rho, delta, pure)
+        largest = convert.largest_posterior(prior, rho, delta, pure)
         if curve is not None:
-            largest = min(largest, largest_posterior_of(prior, ORDERS, curve, delta, pure))
-        posteriors.append({"prior": prior, "mean": mean_posterior(prior, rho, pure), "largest": largest})
-    simple = simple_epsilon(rho, delta, pure)
-    means = interpretation(curve, rho, pure, delta) | {"by": "divergences", "coarse": []}
+            largest = min(largest, convert.largest_posterior_of(prior, convert.ORDERS, curve, delta, pure))
+        posteriors.append({"prior": prior, "mean": convert.mean_posterior(prior, rho, pure), "largest": largest})
+    simple = convert.simple_epsilon(rho, delta, pure)
+    means = convert.interpretation(curve, rho, pure, delta) | {"by": "divergences", "coarse": []}
     if by_distribution is not None and isfinite(by_distribution.bounds.epsilon):
         bounds = by_distribution.bounds
         epsilon = bounds.epsilon if means["epsilon"] is None else min(means["epsilon"], bounds.epsilon)

@@ -9,16 +9,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from pipeline.accounting.accountant import (
-    Charged,
-    Counted,
-    LimitExceeded,
-    check,
-    first_exceeded,
-    named,
-    tightest,
-    total,
-)
+from pipeline.accounting import accountant
+from pipeline.accounting.accountant import Charged, Counted, LimitExceeded, check, total
 from pipeline.accounting.left_out import with_left_out_test, without_left_out_test
 from pipeline.accounting.references import Limit
 from pipeline.base.canonical import canonical_json
@@ -56,7 +48,7 @@ def require_fits(
     budgets = kept.kin if budgets is None else budgets
     budget = budgets.get(dataset)
     others = [state for state in kept.charged([dataset]) if state.release != requested.release]
-    stated = list(tightest([*binding(budget, others), *own]))  # of equal ones the plan's own is not named
+    stated = list(accountant.tightest([*binding(budget, others), *own]))  # of equal ones the plan's own is not named
     check(stated, _counted(kept, [dataset], stated, requested.release), requested)
     if budget is not None and budget.family is not None:
         family = budgets[budget.family].stated
@@ -109,13 +101,13 @@ def require_covers(kept: Summaries, budgets: Mapping[str, Budget], wanted: Budge
 
 
 def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequence[str], wanted: str) -> None:
-    exceeded = first_exceeded(limits, _counted(kept, datasets, limits), None)
+    exceeded = accountant.first_exceeded(limits, _counted(kept, datasets, limits), None)
     if exceeded is not None:
         own = exceeded.limit.raised_by == raising(wanted)
         mended = "state a limit that covers it" if own else f"have it raised first: {exceeded.limit.raised_by}"
         raise LimitExceeded(
             f"the budget at {exceeded.limit.label}: rho {bound_text(exceeded.spent)} is spent already by "
-            f"{named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: {mended}",
+            f"{accountant.named(exceeded.by)}, more than the limit {as_json(exceeded.limit.rho)}: {mended}",
             exceeded,
         )
 
@@ -304,7 +296,7 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
         among = members(kin, name) if of_family else [name]
         mine = [(state, release) for state, release in releases if state.dataset in among]
         limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
-        anywhere = ((limit, limit.at.anywhere()) for limit in tightest(limits))
+        anywhere = ((limit, limit.at.anywhere()) for limit in accountant.tightest(limits))
         under = (
             UnderLimit(limit, tuple((s, release.loss_at(reference)) for s, release in mine))
             for limit, reference in anywhere

@@ -16,28 +16,12 @@ from sqlalchemy import Connection, insert
 
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.plain import checked_reason
-from pipeline.ledger import datasets, fold
+from pipeline.ledger import datasets, entries, fold
 from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import accounts, require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.database import ENTRIES, Database
 from pipeline.ledger.datasets import CORRECT, INIT, OF_OFFICERS, RAISE, Budget, budget_step, budgets_of
-from pipeline.ledger.entries import (
-    CHECKED,
-    CLOSED,
-    MOST,
-    REOPENED,
-    Act,
-    Diagnosed,
-    Entry,
-    Required,
-    append,
-    changed,
-    closed_by,
-    head_of,
-    last_entry,
-    required_by,
-    required_step,
-)
+from pipeline.ledger.entries import Act, Diagnosed, Entry, Required, append
 from pipeline.ledger.fold import ReleaseState, advance, require_state
 from pipeline.ledger.microdata_rules import require_no_copies, require_released_alike, salted
 from pipeline.ledger.reading import ReadLedger, verified
@@ -93,16 +77,16 @@ def import_ledger(chain: Sequence[Entry], url: str | None = None, wait: float = 
     verified(chain)
     wrong = next((entry.seq for entry in chain if entry.hash != entry.hash_due()), None)
     if wrong is not None:
-        raise changed(wrong)
+        raise entries.changed(wrong)
     made: list[str] = []
 
     def fill(connection: Connection) -> None:
-        if head_of(connection)[0] != 0:
+        if entries.head_of(connection)[0] != 0:
             raise StateError("the ledger has entries already: import into a new one")
         for entry in chain:
             connection.execute(insert(ENTRIES).values(entry.columns))
-        if closed_by(connection) is None:
-            append(connection, Act(CLOSED, "", "", None, {"reason": "imported"}))
+        if entries.closed_by(connection) is None:
+            append(connection, Act(entries.CLOSED, "", "", None, {"reason": "imported"}))
         made.append(chain[0].hash)
 
     # A ledger that is made for it is there with the whole chain, closed, or not at all: an empty one would be open.
@@ -195,9 +179,9 @@ class Ledger(ReadLedger):
             if state is not None:
                 return state
             stated = require_reservable(summaries, wanted)
-            of_dataset = (ENTRIES.c.event == CHECKED) & (ENTRIES.c.dataset == wanted.dataset)
+            of_dataset = (ENTRIES.c.event == entries.CHECKED) & (ENTRIES.c.dataset == wanted.dataset)
             facts = wanted.facts(stated) | salted(wanted.fingerprints) | self._required(connection)
-            if (check := last_entry(connection, of_dataset)) is not None:
+            if (check := entries.last_entry(connection, of_dataset)) is not None:
                 facts["check"] = {"entry": check.seq, "time": check.time, "digest": check.facts["digest"]}
             facts |= summaries.keep()
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)
@@ -217,7 +201,7 @@ class Ledger(ReadLedger):
             return state
 
     def _required(self, connection: Connection) -> dict[str, Any]:
-        required = required_by(connection)
+        required = entries.required_by(connection)
         if required is not None:
             self._require_roles(required)
         return {} if required is None else required.facts
@@ -303,13 +287,13 @@ class Ledger(ReadLedger):
 
         Raises PlanError where the number is not 1 to 9, StateError where the ledger asks for more, or is a file.
         """
-        if type(required.number) is not int or not 1 <= required.number <= MOST:
-            raise PlanError(f"approvals: must be by 1 to {MOST} roles, a whole number")
+        if type(required.number) is not int or not 1 <= required.number <= entries.MOST:
+            raise PlanError(f"approvals: must be by 1 to {entries.MOST} roles, a whole number")
         self._require_roles(required)
         with self._writing() as connection:
-            before = required_by(connection)
+            before = entries.required_by(connection)
             if required != before:
-                append(connection, self._signed(required.act), partial(required_step, before))
+                append(connection, self._signed(required.act), partial(entries.required_step, before))
 
     def approve(self, release: str, attempt: str) -> ReleaseState:
         """Record an officer's approval of the held `attempt`, and of its files by their digest.
@@ -357,11 +341,11 @@ class Ledger(ReadLedger):
 
     def close(self, reason: str) -> None:
         """Close the ledger, for a recorded reason: nothing is written before it is opened again."""
-        self._append(Act(CLOSED, "", "", None, {"reason": checked_reason(reason)}))
+        self._append(Act(entries.CLOSED, "", "", None, {"reason": checked_reason(reason)}))
 
     def reopen(self, releases: Sequence[str]) -> None:
         """Open the closed ledger again; its chain has the published heads of these releases."""
-        self._append(Act(REOPENED, "", "", None, {"found": list(releases)}))
+        self._append(Act(entries.REOPENED, "", "", None, {"found": list(releases)}))
 
     def signed(self, operator: str) -> "Ledger":
         """Return this ledger with an operator to record, a person or program, in each entry; it proves nothing."""

@@ -27,18 +27,8 @@ from pipeline.engines.protocol import Engine, Input, grouped, in_buckets
 from pipeline.engines.tasks import decoded
 from pipeline.engines.totals import Layout, layout_of, measure_columns, require_unbroken
 from pipeline.ledger.store import Ledger
-from pipeline.microdata import source
-from pipeline.microdata.frames import (
-    ArrowFrame,
-    Contents,
-    Frame,
-    FrameColumns,
-    PandasFrame,
-    SealPart,
-    checked_batch,
-    contents_of,
-    unfit,
-)
+from pipeline.microdata import frames, source
+from pipeline.microdata.frames import ArrowFrame, Contents, Frame, FrameColumns, PandasFrame, SealPart
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read
 from pipeline.microdata.source import Chunk, Piece, require_columns
@@ -321,7 +311,7 @@ def _columns(plan: Plan, spec: SumSpec) -> FrameColumns:
     named = tuple(name for name in (spec.record, spec.owner) if name is not None)
     for measure in spec.measures:
         if measure.column in (*coded, *named):
-            raise unfit(measure.column, "is a measure and a code or a name: give each a column of its own")
+            raise frames.unfit(measure.column, "is a measure and a code or a name: give each a column of its own")
     return FrameColumns(coded, tuple(name for name in named if name not in coded), spec.measures)
 
 
@@ -356,7 +346,7 @@ class _Compared:
         contents = Contents()
         try:
             for batch in read(chunk, self.spec):
-                contents += contents_of(checked_batch(batch, self.columns), self.columns, self.key)
+                contents += frames.contents_of(frames.checked_batch(batch, self.columns), self.columns, self.key)
         except (ContractBroken, MicrodataError, PlanError):
             return None
         return contents

@@ -27,17 +27,7 @@ from pipeline.plan.total_policy import classes_decide, left_out_test_of
 from pipeline.publication.description import Description
 from pipeline.publication.signing import SigningKey
 from pipeline.publication.site.site_files import FRONT, stage_public, staged_page
-from pipeline.release.attempts import (
-    attempt_of,
-    destroy,
-    destroy_leftovers,
-    finish,
-    live_staging,
-    mark,
-    name_of_root,
-    require_markable,
-    require_published,
-)
+from pipeline.release import attempts, request
 from pipeline.release.input_records import records_of, sealed
 from pipeline.release.pinned import (
     Pinned,
@@ -48,16 +38,7 @@ from pipeline.release.pinned import (
     require_readable,
     source_of,
 )
-from pipeline.release.request import (
-    TO_DRAW,
-    Outcome,
-    Request,
-    not_done,
-    require_formats,
-    require_places,
-    reservation_of,
-    sizes,
-)
+from pipeline.release.request import Outcome, Request
 from pipeline.storage.location import Location
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
 from udfs.noise.keystream import SecretKey
@@ -109,10 +90,10 @@ def _advance(job: Job) -> Outcome:
         _require_no_refusal(job)
         state = _reserve(job)
     before, drew = state.status, False
-    if before in TO_DRAW:
+    if before in request.TO_DRAW:
         _warn_of_a_mark(job, state)
         try:
-            mark(job.ledger, job.staging_root)
+            attempts.mark(job.ledger, job.staging_root)
         except StateError:  # another ledger was first
             _refund(job)
             raise
@@ -123,18 +104,18 @@ def _advance(job: Job) -> Outcome:
         with suppress(StateError, OSError):  # another user's staging, or a store that is gone, stops nothing by now
             _sweep(job, state)  # of what a run that stood still wrote after its draw was destroyed
     if state.status == "held" and not state.approved:
-        return _outcome(job, state, live_staging(job.ledger, state).path, before, drew)
-    attempt = attempt_of(state)
+        return _outcome(job, state, attempts.live_staging(job.ledger, state).path, before, drew)
+    attempt = attempts.attempt_of(state)
     job.log.about(attempt=attempt)
     with job.log.stage("settle"):
-        state = finish(job.ledger, state, job.out, job.signing)
-        require_published(job.out / state.release, state.release, attempt)
+        state = attempts.finish(job.ledger, state, job.out, job.signing)
+        attempts.require_published(job.out / state.release, state.release, attempt)
     return _outcome(job, state, job.out / state.release / attempt, before, drew)
 
 
 def _check(job: Job) -> None:
     """Return if the release can be made, from these microdata and to this output; nothing is charged before."""
-    require_places(job)
+    request.require_places(job)
     state = job.ledger.state(job.plan.release)
     for warning in (text for query in job.plan.queries for text in warnings(query)):
         job.log.warning(warning)
@@ -143,19 +124,19 @@ def _check(job: Job) -> None:
         prepared_for(job.microdata, job.plan)  # wrong microdata are refused before anything is charged
         require_readable(job.microdata, job.engine, layout_of(job.plan).spec, job.plan.dataset.record)
         prepare_root(job.staging_root)
-        require_markable(job.staging_root)
+        attempts.require_markable(job.staging_root)
 
 
 @contextmanager
 def _sealed(job: Job) -> Iterator[Job]:
     """Yield the job for a block, with a DataFrame sealed in staging where its records may still be summed."""
     state = job.ledger.state(job.plan.release)
-    unfinished = state is None or state.refunded or state.status in TO_DRAW
+    unfinished = state is None or state.refunded or state.status in request.TO_DRAW
     if not unfinished or not isinstance(job.microdata, Frame):
         yield job
         return
     if state is not None:
-        destroy_leftovers(job.ledger, state, job.staging_root)  # also where this frame is refused
+        attempts.destroy_leftovers(job.ledger, state, job.staging_root)  # also where this frame is refused
     with ExitStack() as stack:
         with job.log.stage("seal", "sealing the DataFrame in private staging"):
             frame = sealed(job.microdata, job.plan, job.engine, job.ledger, job.staging_root)
@@ -165,7 +146,7 @@ def _sealed(job: Job) -> Iterator[Job]:
 
 def _reserve(job: Job) -> ReleaseState:
     """Reserve the release; anew where another build of prdp reserved it, whose policies may differ, or other files."""
-    wanted = reservation_of(job)
+    wanted = request.reservation_of(job)
     state = job.ledger.reserve(wanted, job.registered_only)
     same = same_files(state.reservation.get(FINGERPRINTS), wanted.fingerprints)
     if state.status == "reserved" and state.draws == 0 and (_by_another_build(state) or not same):
@@ -195,16 +176,16 @@ def _staged_before(job: Job, state: ReleaseState) -> AttemptContents | None:
     _sweep(job, state)  # only now: a run that the ledger refuses removes nothing
     if state.status != "drawn" or state.attempt is None:
         return None
-    staging = live_staging(job.ledger, state)
+    staging = attempts.live_staging(job.ledger, state)
     contents = staging.read_complete()
     if contents is None:
-        destroy(job.ledger, staging, "found incomplete")
+        attempts.destroy(job.ledger, staging, "found incomplete")
     return contents
 
 
 def _sweep(job: Job, state: ReleaseState) -> None:
     sealed_in = job.microdata.folder if isinstance(job.microdata, SealedRecords) else None
-    destroy_leftovers(job.ledger, state, job.staging_root, keep=sealed_in)
+    attempts.destroy_leftovers(job.ledger, state, job.staging_root, keep=sealed_in)
 
 
 def _require_no_refusal(job: Job) -> None:
@@ -243,7 +224,7 @@ def _draw(job: Job) -> AttemptContents:
         with job.log.stage("test"):
             _test(job, microdata, totals)
         with job.log.stage("draw"):
-            root = name_of_root(job.ledger, job.staging_root)
+            root = attempts.name_of_root(job.ledger, job.staging_root)
             attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
         job.log.about(attempt=attempt)
         return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt))
@@ -323,7 +304,7 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
             classes = {"classes": True} if classes_decide(job.plan) else {}
             return staging.complete({"engine": engine, "tables": tables} | classes, files)
     except Exception:
-        destroy(job.ledger, staging, "failed while it was staged")
+        attempts.destroy(job.ledger, staging, "failed while it was staged")
         with file_errors(f"the staging folder {staging.root} cannot be written: ", ": run again"):
             raise
 
@@ -360,7 +341,7 @@ def _stage(job: Job, totals: Totals, staging: Staging) -> tuple[list[dict[str, A
 def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:
     """Record that the staged attempt waits for an officer, or that it is the one to publish."""
     state = _state(job)
-    attempt = attempt_of(state)
+    attempt = attempts.attempt_of(state)
     job.log.about(attempt=attempt)
     if job.hold or state.hold:
         with job.log.stage("hold", "holding for approval"):
@@ -370,16 +351,18 @@ def _hold_or_publish(job: Job, contents: AttemptContents) -> ReleaseState:
 
 
 def _outcome(job: Job, state: ReleaseState, folder: Location, before: str, drew: bool) -> Outcome:
-    require_formats(job.formats, job.plan, state, folder)
+    request.require_formats(job.formats, job.plan, state, folder)
     return Outcome(
         release=state.release,
-        attempt=attempt_of(state),
+        attempt=attempts.attempt_of(state),
         state=state.status,
         out=job.out,
-        tables={query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in sizes(job.plan)},
+        tables={
+            query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in request.sizes(job.plan)
+        },
         page=staged_page(folder) if state.status == "held" else job.out / state.release / FRONT,
         already=before in (state.status, *PUBLIC),
-        not_done=() if drew else not_done(before, state, source_of(job.microdata), job.engine.name, job.hold),
+        not_done=() if drew else request.not_done(before, state, source_of(job.microdata), job.engine.name, job.hold),
     )
 
 

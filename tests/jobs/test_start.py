@@ -91,6 +91,6 @@ def test_frames_are_had_afterwards() -> None:
 
 
 def test_arrow_loads_pandas_otherwise() -> None:
-    """The reason for all this; once Arrow is better, jobs/commands/release.py can go."""
+    """The reason for all this; once Arrow is better, `do_without_pandas` can go."""
     program = "import sys, pyarrow as pa\npa.array([0])\nassert 'pandas' in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

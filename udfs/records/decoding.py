@@ -17,18 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from udfs.numbers.arrays import Int64s, Mask
+from udfs.records import contract
 from udfs.records.codes import is_code, is_text_code, roll_up
-from udfs.records.contract import (
-    LINE,
-    NO_RECORDS,
-    RULE_TEXT,
-    Fault,
-    MeasureColumn,
-    Rule,
-    name_faults,
-    text_codes,
-    whole_steps,
-)
+from udfs.records.contract import Fault, MeasureColumn, Rule
 from udfs.records.statistics import Count, Statistic, Sum
 
 MOST_KNOWN = 1 << 18  # codes of a column whose numbers are kept
@@ -116,7 +107,7 @@ class RowCodes:
     def of(cls, batch: pa.RecordBatch, translator: Translator) -> "RowCodes":
         """Translate the key column of `batch`."""
         column = translator.key.column
-        coded = text_codes(batch.column(column), column)
+        coded = contract.text_codes(batch.column(column), column)
         indices = translator.indices(coded.dictionary)
         rows = coded.indices
         if rows.null_count:
@@ -221,7 +212,7 @@ class SumSpec:
     def broken_rule(self, cell: int) -> tuple[str, str]:
         """Return the column and the words of the rule that a negative cell stands for."""
         column, rule = divmod(-1 - cell, len(Rule))
-        return LINE if rule == Rule.LINE else self.columns[column], RULE_TEXT[Rule(rule)]
+        return contract.LINE if rule == Rule.LINE else self.columns[column], contract.RULE_TEXT[Rule(rule)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -279,18 +270,18 @@ class Decoder:
         faults = [fault for codes in coded.values() for fault in codes.faults]
         for column, rule in ((spec.owner, Rule.OWNER), (spec.record, Rule.RECORD)):
             if column is not None:
-                faults += name_faults(batch.column(column), column, rule)
+                faults += contract.name_faults(batch.column(column), column, rule)
         values: dict[str, Int64s] = {}
         for measure in spec.measures:
-            values[measure.name], broken_rows = whole_steps(batch.column(measure.column), measure)
+            values[measure.name], broken_rows = contract.whole_steps(batch.column(measure.column), measure)
             faults += broken_rows
         keys = tuple(
             coded[key.column] if isinstance(key, CodeColumn) else RowCodes.of_classes(values[key.measure], key)
             for key in spec.keys
         )
         values = {total.addend: total.addends(values, len(batch)) for total in spec.statistics}
-        if NO_RECORDS in (batch.schema.metadata or {}):
-            faults = [(LINE, Rule.LINE, np.ones(len(batch), dtype=np.bool_))]
+        if contract.NO_RECORDS in (batch.schema.metadata or {}):
+            faults = [(contract.LINE, Rule.LINE, np.ones(len(batch), dtype=np.bool_))]
         good = ~np.logical_or.reduce([rows for _, _, rows in faults]) if faults else None
         reported = faults if spec.bad_records == "refuse" else []
         broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in reported)

@@ -10,20 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.accounting import targets
 from pipeline.accounting.calibrate import KIND, LEAST, Least, Number, best_alpha, solve
 from pipeline.accounting.convert import GaussianScales, classical_scale, closed_scale
-from pipeline.accounting.targets import (
-    AT_A_RECORD,
-    BESIDE,
-    BOUNDS,
-    BUILT_IN,
-    ONE_EACH,
-    TARGETS,
-    CalibrationError,
-    Target,
-    WrongNumber,
-    read_sizes,
-)
+from pipeline.accounting.targets import CalibrationError, Target, WrongNumber
 from pipeline.base.errors import PlanError, arg, hint, in_a_line
 from pipeline.base.plain import aligned, figure, mechanism_text
 from pipeline.base.plots import REFERENCE, line_style, write_picture
@@ -181,23 +171,23 @@ class Asked:
 
     def target(self) -> Target:
         """Return the accuracy or loss that is wanted."""
-        chosen = [name for name in TARGETS if self._has(name)]
+        chosen = [name for name in targets.TARGETS if self._has(name)]
         if len(chosen) != 1:
-            raise PlanError("give exactly one of " + ", ".join(map(arg, TARGETS)))
+            raise PlanError("give exactly one of " + ", ".join(map(arg, targets.TARGETS)))
         name = chosen[0]
-        argument, other = ("at", "total") if name in AT_A_RECORD else ("total", "at")
+        argument, other = ("at", "total") if name in targets.AT_A_RECORD else ("total", "at")
         if self._has(other) and not (other == "at" and self.options["best_alpha"] == "loss"):
             wrong, with_it = arg(other), arg(name)
             raise PlanError(f"{wrong}: cannot be combined with {with_it}; give {arg(argument)}")
-        for option, beside in BESIDE:
+        for option, beside in targets.BESIDE:
             if self._has(option) and not self._has(beside):
                 raise PlanError(f"{arg(option)}: needs {arg(beside)} beside it")
         if self._has("group_loss"):
             self.require("group", "give the number of records of the group that may lose so much")
-        if name in AT_A_RECORD:
+        if name in targets.AT_A_RECORD:
             self.require("at", "give the influence of the record that may lose so much")
-        if self.options["bound"] not in (None, *BOUNDS):
-            raise self.broken("bound", f"one of {', '.join(BOUNDS)}")
+        if self.options["bound"] not in (None, *targets.BOUNDS):
+            raise self.broken("bound", f"one of {', '.join(targets.BOUNDS)}")
         options = (name, "total", "delta", "group_loss", "group", "coverage", "at")
         numbers: dict[str, Any] = {option: self.number(option) for option in options if self._has(option)}
         try:
@@ -238,7 +228,11 @@ class Asked:
         self.require("total", "the true total of a typical cell, at which all are equally accurate")
         if self.options["count"] and self._has("sizes"):
             raise PlanError(f"{arg('sizes')}: cannot be combined with {arg('count')}")
-        sizes = ONE_EACH if self.options["count"] else read_sizes(Path(self.options["sizes"] or BUILT_IN))
+        sizes = (
+            targets.ONE_EACH
+            if self.options["count"]
+            else targets.read_sizes(Path(self.options["sizes"] or targets.BUILT_IN))
+        )
         compared = compare(target, sizes, objective, self.number("step"), on_try)
         if not compared.candidates:
             raise PlanError(f"{arg('compare')}: no family can have this accuracy; ask for another")

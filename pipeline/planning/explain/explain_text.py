@@ -10,19 +10,9 @@ from typing import Any
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
 from pipeline.accounting.left_out import NAME
+from pipeline.base import plain
 from pipeline.base.errors import arg
-from pipeline.base.plain import (
-    WIDTH,
-    aligned,
-    cut,
-    excess_text,
-    figure,
-    fitted,
-    loss_text,
-    mechanism_text,
-    reference_text,
-    wrapped,
-)
+from pipeline.base.plain import WIDTH
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import size_of, warnings
 from pipeline.planning.explain.explanation import loss_lines, tight_queries
@@ -56,7 +46,7 @@ def render_verdict(verdict: Verdict) -> str:
     left = room - shown * (2 if standings else 1) - bool(standings and shown < len(tables))
     names = [each.name for each in tables[:shown]] + [each.name for each in plan.derived[: max(left, 0)]]
     lines += ["", *_errors(verdict, names), *ending]
-    return "\n".join(cut(line, WIDTH) for line in lines)
+    return "\n".join(plain.cut(line, WIDTH) for line in lines)
 
 
 def _head(verdict: Verdict) -> list[str]:
@@ -86,11 +76,11 @@ def _totals(verdict: Verdict) -> list[str]:
     shown = _nearest(verdict.standings, MOST_REFERENCES)
     for i, each in shown.items():
         limit = "-" if each.limit is None else str(as_json(each.limit))
-        rows.append([f"{i} {reference_text(each.at.to_json())}", bound_text(each.rho, 4), limit, _state(each)])
+        rows.append([f"{i} {plain.reference_text(each.at.to_json())}", bound_text(each.rho, 4), limit, _state(each)])
     more = [each for i, each in enumerate(verdict.standings, 1) if i not in shown]
     broken = sum(each.within is False for each in more)
     rest = [f"  … {len(more)} others" + (f", {broken} of which broken" if broken else "")] if more else []
-    return fitted(rows, WIDTH) + rest
+    return plain.fitted(rows, WIDTH) + rest
 
 
 def _nearest(standings: Sequence[Standing], most: int) -> dict[int, Standing]:
@@ -146,7 +136,7 @@ def _shares(standings: Mapping[int, Standing], tables: Sequence[Query], shown: i
     if others := tables[shown:]:
         rest = [sum(share[query.name] for query in others) for share in shares]
         rows.append([f"… {len(others):,} others", *map(_percent, rest)])
-    return fitted(rows, WIDTH)
+    return plain.fitted(rows, WIDTH)
 
 
 def _errors(verdict: Verdict, names: Sequence[str]) -> list[str]:
@@ -161,7 +151,7 @@ def _errors(verdict: Verdict, names: Sequence[str]) -> list[str]:
         has_parts |= "part" in noisiest
         rows.append([label, *map(_error, of_part), _reconciled(of_part)])
     parts = " (of parts the noisiest)" if has_parts else ""
-    return [f"  errors: half are below this share; ± standard error{parts}; ≈ estimated", *fitted(rows, WIDTH)]
+    return [f"  errors: half are below this share; ± standard error{parts}; ≈ estimated", *plain.fitted(rows, WIDTH)]
 
 
 def _reconciled(errors: Sequence[dict[str, Any]]) -> str:
@@ -238,16 +228,16 @@ def render(explained: Json, plan: Plan) -> str:
         lines.append(_shown(query))
         for part in query.parts:
             name = "" if query.split is None else f"{query.split} {part.name}: "
-            lines.append(f"    {name}{mechanism_text(part.mechanism.describe())}")
+            lines.append(f"    {name}{plain.mechanism_text(part.mechanism.describe())}")
             lines.append(f"        P(Δ) = {part.mechanism.formula}")
         bounds = [f"   (paper's bound: rho {bound_text(bound['queries'][query.name])})" for bound in paper]
         beside = bounds if query.name in tight else [""] * len(entry["losses"])
-        above = aligned([[excess_text(share)] for share in entry["excess"]]) if entry["excess"] else []
+        above = plain.aligned([[plain.excess_text(share)] for share in entry["excess"]]) if entry["excess"] else []
         lines += _losses(entry["losses"], [a.strip() + b for a, b in zip(above, beside, strict=True)])
         lines += _groups(entry.get("groups", ()))
         lines += [*error_lines(entry["accuracy"], plan.interval), ""]
     for table, made in zip(plan.derived, explained.get("derived", ()), strict=True):
-        error = f"; standard error {figure(made['reconciled'], none='not known')}, as estimated"
+        error = f"; standard error {plain.figure(made['reconciled'], none='not known')}, as estimated"
         lines.append(f"{_shown(table)}: derived, when reconciled (no noise, no loss){error}")
     lines += [""] * bool(plan.derived)
     test = explained["left_out_test"]
@@ -259,7 +249,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines.append(f"total: the most that {reference} loses in this release, wherever it is")
     rows = [row for loss, means in zip(totals, explained["total_means"], strict=True) for row in _total(loss, means)]
     names, interpreted = [name for name, _, _ in rows], [means for _, _, means in rows]
-    lines += aligned([[name, loss_text(loss), interpretation_text(means)] for name, loss, means in rows])
+    lines += plain.aligned([[name, plain.loss_text(loss), interpretation_text(means)] for name, loss, means in rows])
     lines += posterior_lines(names, interpreted)
     if not totals:
         lines.append(f"    (no reference: give {arg('at')}, for instance {arg('at')} employment=10)")
@@ -275,7 +265,7 @@ def render(explained: Json, plan: Plan) -> str:
         lines += OF_COUNTS
     lines.append(composition(plan))
     lines += [f"warning: {text}" for entry in explained["queries"] for text in entry["warnings"]]
-    return "\n".join(part for line in lines for part in wrapped(line))
+    return "\n".join(part for line in lines for part in plain.wrapped(line))
 
 
 def _shown(table: Query | DerivedTable) -> str:
@@ -294,11 +284,11 @@ def render_changes(explained: Sequence[Json]) -> str:
     for entry in explained:
         lines += ["", f"change: {_change(entry['change'])}"]
         losses = {query["name"]: query for query in entry["queries"]} | {"total": entry["total"]}
-        texts = {name: UNBOUNDED if loss["rho"] is None else loss_text(loss) for name, loss in losses.items()}
+        texts = {name: UNBOUNDED if loss["rho"] is None else plain.loss_text(loss) for name, loss in losses.items()}
         if entry["means"] is not None:
             texts["total"] += f"   {interpretation_text(entry['means'])}"
-        lines += aligned([*texts.items()])
-    return "\n".join(part for line in (*lines, "", *OF_CHANGES) for part in wrapped(line))
+        lines += plain.aligned([*texts.items()])
+    return "\n".join(part for line in (*lines, "", *OF_CHANGES) for part in plain.wrapped(line))
 
 
 def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
@@ -314,21 +304,25 @@ def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:
         total, bounds = f"total {entry['total']:,.0f}", f"{entry['lower']:,.6g} to {entry['upper']:,.6g}"
         if totals[entry.get("part")] == 1:
             total, bounds = "any total", f"total ± {entry['upper']:,.6g}"
-        texts = [figure(error, none="infinite") for error in errors]
+        texts = [plain.figure(error, none="infinite") for error in errors]
         if beside:
-            texts.insert(1, "–" if entry["reconciled"] is None else f"≈ {figure(entry['reconciled'], 4)}")
+            texts.insert(1, "–" if entry["reconciled"] is None else f"≈ {plain.figure(entry['reconciled'], 4)}")
         rows.append([part + total, *texts, bounds])
-    return aligned(rows)
+    return plain.aligned(rows)
 
 
 def _losses(losses: Sequence[Json], beside: Sequence[str]) -> list[str]:
-    rows = [[reference_text(loss["at"]), loss_text(loss)] for loss in losses]
-    return aligned([[*row, text] for row, text in zip(rows, beside or [""] * len(rows), strict=True)]) if rows else []
+    rows = [[plain.reference_text(loss["at"]), plain.loss_text(loss)] for loss in losses]
+    return (
+        plain.aligned([[*row, text] for row, text in zip(rows, beside or [""] * len(rows), strict=True)])
+        if rows
+        else []
+    )
 
 
 def _total(loss: Json, means: Json) -> Iterator[tuple[str, Json, Json]]:
     """Yield a name, a loss and what it means: of a reference, then of all no larger, where that is another bound."""
-    name = reference_text(loss["at"])
+    name = plain.reference_text(loss["at"])
     yield name, loss, means
     if "below" in means:
         yield f"all no larger than {name}", {kind: loss[f"{kind}_below"] for kind in ("rho", "epsilon")}, means["below"]

@@ -17,21 +17,12 @@ from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference, Span
 from pipeline.base.plain import WIDTH, aligned
 from pipeline.base.plots import TOTAL, family_styles, label_ends, label_points, require_format, write_picture
+from pipeline.plan import total_policy
 from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.plan_placements import loss_found
 from pipeline.plan.structure import accuracy, size_of, warnings
-from pipeline.plan.total_policy import (
-    left_out_test_loss,
-    left_out_test_of,
-    limits_of,
-    located,
-    losses_at,
-    no_larger,
-    policy_of,
-    simple_losses_at,
-    total_loss,
-)
+from pipeline.plan.total_policy import no_larger
 from pipeline.planning.explain.verdict import beside_reconciled, derived_error, named_part, with_mechanisms
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
@@ -56,8 +47,8 @@ def explain(
         delta: The δ at which (ε, δ) is stated.
         site_share: The share of records that may be left out where the plan states none.
     """
-    test, is_firm = left_out_test_of(plan, site_share), plan.dataset.owner is not None
-    policy = policy_of(plan, test)
+    test, is_firm = total_policy.left_out_test_of(plan, site_share), plan.dataset.owner is not None
+    policy = total_policy.policy_of(plan, test)
     references = list(references) or [limit.at for limit in plan.budget]
     if not references and not policy.measures:
         references = [Reference.of({}, listed=is_firm)]
@@ -65,20 +56,20 @@ def explain(
     excess: list[list[float | None]] = [[] for _ in plan.queries]
     totals, interpreted, tested = [], [], []
     for reference in references:
-        of_queries, total = losses_at(plan, policy, reference)
-        here, stated = located(plan, reference), {"at": reference.to_json()}
+        of_queries, total = total_policy.losses_at(plan, policy, reference)
+        here, stated = total_policy.located(plan, reference), {"at": reference.to_json()}
         # the simple bounds of a group of records that are units of their own
         group = reference.listed and not is_firm
-        simple = simple_losses_at(plan, policy, reference) if group else [None] * (len(plan.queries) + 1)
+        simple = total_policy.simple_losses_at(plan, policy, reference) if group else [None] * (len(plan.queries) + 1)
         for i, (influence, loss) in enumerate(of_queries):
             losses[i].append(stated | {"influence": as_json(influence)} | _loss(loss, simple[i]))
             excess[i].append(policy.excess_at(here, plan.queries[i].name))
-        tested.append(stated | left_out_test_loss(plan, policy, reference).to_json())
+        tested.append(stated | total_policy.left_out_test_loss(plan, policy, reference).to_json())
         placed = {"rho_found": loss_found(plan, policy, reference)} if len(reference.records) > 1 else {}
         totals.append(stated | _loss(total, simple[-1]) | placed)
         interpreted.append(interpret_at(policy, here, total, delta))
         if (below := no_larger(plan, reference)) is not None:
-            most = total_loss(policy, below)
+            most = total_policy.total_loss(policy, below)
             totals[-1] |= {f"{name}_below": bound for name, bound in most.to_json().items()}
             interpreted[-1] |= {"below": interpret_at(policy, below, most, delta)}
     queries = [
@@ -120,7 +111,7 @@ def explain_changes(plan: Plan, changes: Sequence[Change | Factor], delta: float
 
     `rho` null: no bound. `means`: (ε, δ) and the best test, null without a bound.
     """
-    policy = policy_of(plan)
+    policy = total_policy.policy_of(plan)
     explained = []
     for change in changes:
         losses, total = change_losses(plan, policy, change)
@@ -151,7 +142,7 @@ COUNTS = (1, 10, 100, 1_000, 10_000)  # sizes of groups of records
 def loss_lines(plan: Plan) -> list[str]:
     """Return what records of the influences SIZES lose, query by query, as lines of aligned columns."""
     rows = [["rho at an influence of", *(f"{size:,}" for size in SIZES)]]
-    for query in policy_of(plan).queries:
+    for query in total_policy.policy_of(plan).queries:
         sizes = (1,) if query.statistic.counts else SIZES  # on a count, every record has influence 1
         losses = [bound_text(query.mechanism.loss_at(Fraction(size)), 4) for size in sizes]
         rows.append([query.label, *losses, *[""] * (len(SIZES) - len(losses))])
@@ -185,7 +176,7 @@ def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, 
         return []
     queries = (with_mechanisms(query, lambda mechanism: mechanism.by_paper()) for query in plan.queries)
     paper = replace(plan, queries=tuple(queries))
-    policy = policy_of(paper)
+    policy = total_policy.policy_of(paper)
     return [
         {
             "at": reference.to_json(),
@@ -193,7 +184,7 @@ def paper_losses(plan: Plan, references: Sequence[Reference]) -> list[dict[str, 
             "rho": up_float(total.rho),
         }
         for reference in references
-        for losses, total in [losses_at(paper, policy, reference)]
+        for losses, total in [total_policy.losses_at(paper, policy, reference)]
     ]
 
 
@@ -284,7 +275,7 @@ def _range(policy: PolicySum, i: int, measure: str) -> tuple[float, float]:
 def limit_points(plan: Plan, policy: PolicySum, statistic: Statistic) -> list[tuple[float, float, float]]:
     """Return (influence, limit, total loss) of the plan's limits at single records with an influence of at least 1."""
     points = []
-    for limit, bound in zip(plan.budget, limits_of(plan), strict=True):
+    for limit, bound in zip(plan.budget, total_policy.limits_of(plan), strict=True):
         influence = statistic.influence(limit.at.records[0].values)
         if len(limit.at.records) == 1 and influence >= LEAST and limit.rho:
             points.append((float(influence), float(limit.rho), up_float(policy.loss_at(bound.at))))
@@ -297,7 +288,7 @@ def plot_policies(plan: Plan, target: Path) -> None:
     Raises PlanError for another kind of file, or one that cannot be written.
     """
     require_format(target)
-    policy = policy_of(plan)
+    policy = total_policy.policy_of(plan)
     summed = [query.statistic for query in policy.queries if isinstance(query.statistic, Sum)]
     statistics = list(dict.fromkeys(summed))
     drawn = [_Panel.of(plan, policy, statistic) for statistic in statistics]

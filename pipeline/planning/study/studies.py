@@ -15,18 +15,9 @@ from pipeline.base.log import Log
 from pipeline.base.plain import SHOWN, Table, bound, number, rendered
 from pipeline.base.plots import FORMATS, PRACTICES, Picture, family_styles, picture
 from pipeline.engines.totals import Layout
+from pipeline.planning.study import study_figures
 from pipeline.planning.study.equal_mechanisms import FLAGS, HIGH, LOW, Entry, Study, lines_of
-from pipeline.planning.study.study_figures import (
-    TODAY,
-    Aggregates,
-    Cells,
-    PanelErrors,
-    PanelLosses,
-    errors_json,
-    panel_errors,
-    panel_json,
-    write_study,
-)
+from pipeline.planning.study.study_figures import Aggregates, Cells, PanelErrors, PanelLosses
 from pipeline.planning.study.study_spec import write_microdata
 from pipeline.storage.local import LocalPath
 from pipeline.storage.paths import filled
@@ -82,7 +73,9 @@ def evaluate(job: StudyJob) -> dict[str, Any]:
         data = _aggregates(job, folder)
         job.log.progress("losses and errors")
         panels = [PanelLosses.of(*pair, data) for pair in zip(job.study.panels, lines, strict=True)]
-        errors = {p.panel.name: panel_errors(p, data.cells, job.study.today) for p in panels if p.panel.errors}
+        errors = {
+            p.panel.name: study_figures.panel_errors(p, data.cells, job.study.today) for p in panels if p.panel.errors
+        }
         return _write(job, Results(job.study, data, panels, errors), folder)
 
 
@@ -101,7 +94,7 @@ def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
     made = document(results)
     job.log.progress("pictures")
     pictures = dict(_pictures(results))
-    write_study(folder, "study", made, pictures)
+    study_figures.write_study(folder, "study", made, pictures)
     for losses in results.panels:
         _write_csv(folder / f"losses-{losses.panel.name}.csv", _loss_rows(losses, results.data))
     for panel in made["panels"]:
@@ -115,7 +108,7 @@ def _write(job: StudyJob, results: Results, folder: Path) -> dict[str, Any]:
 def document(results: Results) -> dict[str, Any]:
     """Return the study's figures as JSON."""
     study, data = results.study, results.data
-    errors = {name: errors_json(panel, data.cells) for name, panel in results.errors.items()}
+    errors = {name: study_figures.errors_json(panel, data.cells) for name, panel in results.errors.items()}
     return {
         "study": study.name,
         "title": study.title,
@@ -126,7 +119,9 @@ def document(results: Results) -> dict[str, Any]:
         "records": data.records,
         "largest_influence": int(data.influences.max(initial=0)),
         "cells": {"in_all": data.cells_in_all, "with_records": len(data.cells.cells)},
-        "panels": [panel_json(p, data, study) | {"errors": errors.get(p.panel.name)} for p in results.panels],
+        "panels": [
+            study_figures.panel_json(p, data, study) | {"errors": errors.get(p.panel.name)} for p in results.panels
+        ],
     }
 
 
@@ -293,10 +288,10 @@ def errors_picture(panel: PanelErrors, entries: Sequence[Entry], title: str, cel
             x: Floats = distinct.astype(np.float64)
             error = errors[positive][first]
             style = looks.get(label, {})
-            if label == TODAY:
+            if label == study_figures.TODAY:
                 x, error = _medians(totals, errors[positive])
                 label = f"{label} (median cell)"  # noqa: PLW2901
-                style = {"marker": "o", "linestyle": "", "markersize": 4, "color": PRACTICES[TODAY]}
+                style = {"marker": "o", "linestyle": "", "markersize": 4, "color": PRACTICES[study_figures.TODAY]}
             left.loglog(x, error, label=label, **style)
             right.loglog(x, 100 * error / x, **style)
         for flag, limit in zip(FLAGS, (LOW, HIGH), strict=False):

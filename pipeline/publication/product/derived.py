@@ -22,18 +22,8 @@ from pipeline.publication.hashed_files import key_pieces, written
 from pipeline.publication.manifest import write_manifest
 from pipeline.publication.reconcile.published_totals import CellTotals, Total
 from pipeline.storage.paths import filled
-from udfs.estimates.intervals import (
-    Law,
-    Statistics,
-    Totals,
-    combined,
-    difference,
-    half_step,
-    multiplier,
-    ratio,
-    ratio_of_intervals,
-    relative_change,
-)
+from udfs.estimates import intervals
+from udfs.estimates.intervals import Law, Statistics, Totals, ratio
 from udfs.numbers.arrays import Floats
 
 NOT_APART = "no interval: the denominator is not told from 0"
@@ -121,11 +111,11 @@ def change_of(after: Source, before: Source, of: str, where: Where, interval: fl
     totals = {"after": new, "before": old}
     if new.variance + old.variance < inf:
         one, two, k = _as_totals(new), _as_totals(old), _multiplier(interval, new, old)
-        changes = difference(one, two, k), relative_change(one, two, k)
+        changes = intervals.difference(one, two, k), intervals.relative_change(one, two, k)
     else:
         a, b = (_as_statistics(side.total(of, where, sqrt(interval))) for side in (after, before))
         apart = Statistics(a.value - b.value, a.standard_error, a.lower - b.upper, a.upper - b.lower)
-        changes = apart, ratio_of_intervals(a, b).less(1)
+        changes = apart, intervals.ratio_of_intervals(a, b).less(1)
     words = f"change of {of}", f"relative change of {of}"
     first, second = (_derived(word, one, interval, totals, notes) for word, one in zip(words, changes, strict=True))
     return first, second
@@ -180,13 +170,13 @@ def _quotient(
         # intervals of one table's cells depend on each other: each may miss with half of what may miss
         coverage = (1 + interval) / 2 if above.tables == below.tables else sqrt(interval)
         one, two = (_as_statistics(source.total(of, where, coverage)) for of, where in sides)
-        quotient = ratio_of_intervals(one, two)
+        quotient = intervals.ratio_of_intervals(one, two)
     return _derived(words, quotient, interval, totals, ())
 
 
 def _multiplier(interval: float, *totals: Total | CellTotals) -> float:
-    law = combined(total.law for total in totals)
-    return multiplier(1 - interval, law) + half_step(*(total.half_step for total in totals))
+    law = intervals.combined(total.law for total in totals)
+    return intervals.multiplier(1 - interval, law) + intervals.half_step(*(total.half_step for total in totals))
 
 
 def _as_totals(total: Total) -> Totals:
@@ -262,11 +252,14 @@ def change_by_cell(after: Source, before: Source, table: str, interval: float) -
     old = _picked(old, _numbers_of(new.cells, old.cells))
     if new.finite and old.finite:
         k = _multiplier(interval, new, old)
-        changes = {"change_": difference(new.totals, old.totals, k), "": relative_change(new.totals, old.totals, k)}
+        changes = {
+            "change_": intervals.difference(new.totals, old.totals, k),
+            "": intervals.relative_change(new.totals, old.totals, k),
+        }
     else:
         a, b = new.stated(), old.stated()
         changes = {"change_": Statistics(a.value - b.value, a.standard_error, a.lower - b.upper, a.upper - b.lower)}
-        changes[""] = ratio_of_intervals(a, b).less(1)
+        changes[""] = intervals.ratio_of_intervals(a, b).less(1)
     domains = after.structure.domain, before.structure.domain
     notes = comparability(*domains, new.facts.where, new.facts.by)
     return DerivedTable(f"{table}_change", "relative change, and change", new.cells, changes, notes)
@@ -305,7 +298,7 @@ def _figures(derived: DerivedTable, piece: slice) -> dict[str, pa.Array]:
 def _ratio(above: CellTotals, below: CellTotals, interval: float) -> Statistics:
     if above.finite and below.finite:
         return ratio(above.totals, below.totals, _multiplier(interval, above, below))
-    return ratio_of_intervals(above.stated(), below.stated())
+    return intervals.ratio_of_intervals(above.stated(), below.stated())
 
 
 def _numbers_of(new: QueryCells, old: QueryCells) -> Any:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
+from pipeline.publication import release_folder
 from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.product.product_spec import (
     WITHHELD,
@@ -28,14 +29,7 @@ from pipeline.publication.product.product_spec import (
     WithholdSpec,
 )
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
-from pipeline.publication.release_folder import (
-    ERROR,
-    VALUE,
-    Reader,
-    coefficient,
-    numbers,
-    rounded_to,
-)
+from pipeline.publication.release_folder import Reader
 from udfs.numbers.arrays import Floats
 from udfs.records.codes import OTHER
 
@@ -117,21 +111,21 @@ class Cells:
         source = self.grid.source
 
         def figure(name: str, power: int = 1) -> NDArray[Any]:
-            return self.taken(numbers(rows, name) ** power, areas)
+            return self.taken(release_folder.numbers(rows, name) ** power, areas)
 
-        values = figure(VALUE)
+        values = figure(release_folder.VALUE)
         if self.summed and source.reconciled and not adds_up:
-            shown = rounded_to(np.maximum(values, 0))
+            shown = release_folder.rounded_to(np.maximum(values, 0))
         else:
-            shown = rounded_to(figure(source.shown))
+            shown = release_folder.rounded_to(figure(source.shown))
         if self.summed:
-            errors = figure(ERROR) if source.reconciled else np.sqrt(figure(ERROR, 2))
+            errors = figure(release_folder.ERROR) if source.reconciled else np.sqrt(figure(release_folder.ERROR, 2))
             if RELEASED[1] in source.figures:
                 errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
             lower, upper = values - source.reach * errors, values + source.reach * errors
         else:
-            errors, lower, upper = figure(ERROR), figure(LOWER), figure(UPPER)
-        relative = coefficient(values, errors)
+            errors, lower, upper = figure(release_folder.ERROR), figure(LOWER), figure(UPPER)
+        relative = release_folder.coefficient(values, errors)
         letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower)
         lower, upper = np.floor(lower), np.ceil(upper)
@@ -144,7 +138,7 @@ class Cells:
 
 def withheld(rule: WithholdSpec, values: NDArray[Any], errors: Floats, lower: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which values a product's rule withholds, from published figures alone; never one without error."""
-    unclear = (values < 0) | (coefficient(values, errors) >= float(rule.withhold_from))
+    unclear = (values < 0) | (release_folder.coefficient(values, errors) >= float(rule.withhold_from))
     if rule.interval_holds_zero:
         unclear |= lower <= 0
     return unclear & ((errors > 0) | (values < 0))

@@ -23,31 +23,14 @@ import pyarrow.parquet as pq
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
+from pipeline.publication import release_folder
 from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.manifest import PRODUCT, Manifest, manifest_file, write_manifest
+from pipeline.publication.product import product_spec
 from pipeline.publication.product.product_layouts import RANGE, Names, withheld, write_layout
-from pipeline.publication.product.product_spec import (
-    WITHHELD,
-    LayoutSpec,
-    ProductSpec,
-    TableSpec,
-    WithholdSpec,
-    file_of,
-    load_product,
-)
+from pipeline.publication.product.product_spec import LayoutSpec, ProductSpec, TableSpec, WithholdSpec
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
-from pipeline.publication.release_folder import (
-    DISPLAY,
-    ERROR,
-    VALUE,
-    coefficient,
-    column,
-    names_of,
-    numbers,
-    rounded_to,
-    same_keys,
-    text_of,
-)
+from pipeline.publication.release_folder import column
 from pipeline.storage.location import Location
 from pipeline.storage.paths import LARGEST_TEXT, filled, read_input
 from udfs.numbers.arrays import Floats
@@ -76,7 +59,7 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
     the product's file is wrong, the folders lack a table that it needs, or others were reconciled; StateError as
     `Manifest.verified` and `filled`.
     """
-    product = load_product(named, year)
+    product = product_spec.load_product(named, year)
     with filled(out, PRODUCT.name) as home:
         tables = ShownTables.of(folders, reconciled)
         if as_released:
@@ -87,7 +70,8 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
                 f"these releases, or ask for the released figures with {arg('released')}"
             )
         names: Names = {
-            level: tables.names(level) | names_of(each.names, each.texts) for level, each in product.levels.items()
+            level: tables.names(level) | release_folder.names_of(each.names, each.texts)
+            for level, each in product.levels.items()
         }
         absent = [layout.file for layout in product.layouts if layout.optional and not _has(tables, layout)]
         product.layouts = [layout for layout in product.layouts if layout.file not in absent]
@@ -108,7 +92,7 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
             "product": product.product,
             "title": product.title,
             "year": product.year,
-            "product_sha256": hashlib.sha256(read_input(file_of(named), LARGEST_TEXT)).hexdigest(),
+            "product_sha256": hashlib.sha256(read_input(product_spec.file_of(named), LARGEST_TEXT)).hexdigest(),
             "options": {
                 "basic": {"round": int(product.basic.round)} | _rule_facts(product.basic),
                 "layouts": {each.file: each.withhold and _rule_facts(each.withhold) for each in product.layouts},
@@ -219,7 +203,7 @@ def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str])
             "%",
             f"{measure.meaning}: coefficient of variation, the standard deviation over the value",
         ),
-        "flag": ("", f"{measure.meaning}: {WITHHELD} where the value is withheld: {product.basic.rule}"),
+        "flag": ("", f"{measure.meaning}: {product_spec.WITHHELD} where the value is withheld: {product.basic.rule}"),
     }[what]
 
 
@@ -252,7 +236,7 @@ def _flags(product: ProductSpec) -> list[str]:
         "Flags of relative error (the standard error in per cent of the value):",
         "",
         *(f"- {flag.flag}: {flag.meaning}" for flag in product.flags),
-        *(f"- {WITHHELD}: the value is withheld: {rule}" for rule in rules),
+        *(f"- {product_spec.WITHHELD}: the value is withheld: {rule}" for rule in rules),
         "",
     ]
 
@@ -281,7 +265,7 @@ def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) ->
             "A value is withheld where it cannot be told from nothing, or is too uncertain to be read, by a rule that "
             "reads published values and their published errors alone. The rule protects nobody (the noise does), "
             "and hides nothing: it keeps readers from figures that are noise. A withheld value is empty, and its flag, "
-            f"where the layout has one, is {WITHHELD}.",
+            f"where the layout has one, is {product_spec.WITHHELD}.",
             "",
         ]
         lines += [f"Basic tables: {product.basic.rule}.", ""] if product.tables else []
@@ -343,7 +327,7 @@ def _side_by_side(table: TableSpec, tables: Mapping[str, ShownTable]) -> Iterato
     while not done:
         pieces = {measure: reader.take(PIECE) for measure, reader in readers.items()}
         for measure, other in others:
-            if not same_keys(pieces[first], pieces[measure], of_first.levels):
+            if not release_folder.same_keys(pieces[first], pieces[measure], of_first.levels):
                 raise _differ(table, of_first, other)
         done = len(pieces[first]) < PIECE
         yield pieces
@@ -359,11 +343,11 @@ def _differ(table: TableSpec, first: ShownTable, other: ShownTable) -> PlanError
 def _research(keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table]) -> pa.Table:
     columns: dict[str, Any] = {level: column(keys, level).cast(pa.string()) for level in levels}
     for measure, piece in pieces.items():
-        columns[measure] = column(piece, VALUE)
-        columns[f"{measure}_variance"] = numbers(piece, ERROR) ** 2
+        columns[measure] = column(piece, release_folder.VALUE)
+        columns[f"{measure}_variance"] = release_folder.numbers(piece, release_folder.ERROR) ** 2
         if RELEASED[0] in piece.column_names:
             columns[f"{measure}_published"] = column(piece, RELEASED[0])
-            columns[f"{measure}_published_variance"] = numbers(piece, RELEASED[1]) ** 2
+            columns[f"{measure}_published_variance"] = release_folder.numbers(piece, RELEASED[1]) ** 2
     return pa.table(columns)
 
 
@@ -375,18 +359,23 @@ def _basic(
         coded = column(keys, level)
         columns[level] = coded.cast(pa.string())
         if names.get(level):
-            columns[f"{level}_name"] = text_of(coded, names[level])
+            columns[f"{level}_name"] = release_folder.text_of(coded, names[level])
     for measure, piece in pieces.items():
-        values, errors = numbers(piece, VALUE), numbers(piece, ERROR)
-        lower, upper = numbers(piece, LOWER), numbers(piece, UPPER)
-        figures = numbers(piece, DISPLAY if DISPLAY in piece.column_names else VALUE)
+        values, errors = (
+            release_folder.numbers(piece, release_folder.VALUE),
+            release_folder.numbers(piece, release_folder.ERROR),
+        )
+        lower, upper = release_folder.numbers(piece, LOWER), release_folder.numbers(piece, UPPER)
+        figures = release_folder.numbers(
+            piece, release_folder.DISPLAY if release_folder.DISPLAY in piece.column_names else release_folder.VALUE
+        )
         hidden = (
             withheld(product.basic, values, errors, lower) | (figures < np.floor(lower)) | (figures > np.ceil(upper))
         )
-        columns[measure] = pa.array(rounded_to(figures, int(product.basic.round)), mask=hidden)
+        columns[measure] = pa.array(release_folder.rounded_to(figures, int(product.basic.round)), mask=hidden)
         columns[f"{measure}_sd"] = _short(errors)
-        columns[f"{measure}_cv"] = pa.array(np.round(coefficient(values, errors), 1), mask=hidden)
-        columns[f"{measure}_flag"] = pa.array([WITHHELD, ""]).take(pa.array((~hidden).astype(np.int8)))
+        columns[f"{measure}_cv"] = pa.array(np.round(release_folder.coefficient(values, errors), 1), mask=hidden)
+        columns[f"{measure}_flag"] = pa.array([product_spec.WITHHELD, ""]).take(pa.array((~hidden).astype(np.int8)))
     return pa.table(columns)
 
 
