@@ -26,28 +26,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
+from pipeline.engines import spark_tasks
 from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
 from pipeline.engines.spark_frames import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
-from pipeline.engines.spark_tasks import (
-    BROKEN,
-    DONE,
-    PACKED,
-    SEALED,
-    SLICE_CELLS,
-    AddFiles,
-    AddSlices,
-    EachItem,
-    Files,
-    OverFile,
-    SealedFiles,
-    Shared,
-    StageFiles,
-    SumChunks,
-    SumRecords,
-    Vault,
-)
 from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
 from pipeline.engines.writers import Block
@@ -138,44 +121,52 @@ class SparkEngine(Engine):
         self, microdata: Input, layout: Layout, scratch: Staging, before: RecordCounts = UNCOUNTED
     ) -> "SealedTotals":
         scratch.create()
-        vault = Vault(scratch.path, Seal.fresh())
-        shared = Shared(self.driver.shipped(pickle.dumps(layout)))
+        vault = spark_tasks.Vault(scratch.path, Seal.fresh())
+        shared = spark_tasks.Shared(self.driver.shipped(pickle.dumps(layout)))
         code = code_digest()
         summed = self._summed(microdata, layout, code, shared)
-        slices_at_most = layout.spec.offsets[-1] // SLICE_CELLS + 2
-        files = Files(layout.tables)
+        slices_at_most = layout.spec.offsets[-1] // spark_tasks.SLICE_CELLS + 2
+        files = spark_tasks.Files(layout.tables)
         with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
-            parts = self._by_index(summed, slices_at_most, AddSlices(code, shared), PACKED)
-            added_up = self._by_index(parts, files.first[-1] + 1, AddFiles(code, shared, vault))
+            parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), spark_tasks.PACKED)
+            added_up = self._by_index(parts, files.first[-1] + 1, spark_tasks.AddFiles(code, shared, vault))
             outcomes = self._outcomes(added_up, counted_as("sums", microdata), "adding up", "totals")
-        require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != SEALED))
-        sealed = frozenset(require_once(index for index, outcome in outcomes if outcome == SEALED)) - {BROKEN}
+        require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != spark_tasks.SEALED))
+        sealed = frozenset(require_once(index for index, outcome in outcomes if outcome == spark_tasks.SEALED)) - {
+            spark_tasks.BROKEN
+        }
         return SealedTotals(self, files, shared, vault, sealed, before + vault.counts())
 
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         code = code_digest()
-        frame = self._numbers(len(items), len(items)).mapInPandas(EachItem(code, EachTask(task, code), items), PACKED)
+        frame = self._numbers(len(items), len(items)).mapInPandas(
+            spark_tasks.EachItem(code, EachTask(task, code), items), spark_tasks.PACKED
+        )
         results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame, counted)}
         if len(results) != len(items):
             raise TaskFailed("Spark left out a task; see its own logs")
         return [results[number] for number in range(len(items))]
 
-    def stage(self, files: int, cells: int, task: StageFiles) -> None:
+    def stage(self, files: int, cells: int, task: spark_tasks.StageFiles) -> None:
         """Have all `files` of a table written, which hold `cells` cells together."""
-        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, DONE), "noise")
+        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, spark_tasks.DONE), "noise")
         if len(require_once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
-    def _summed(self, microdata: Input, layout: Layout, code: str, shared: Shared) -> DataFrame:
+    def _summed(self, microdata: Input, layout: Layout, code: str, shared: spark_tasks.Shared) -> DataFrame:
         if isinstance(microdata, CatalogTable):
             records = microdata.frame(layout.spec.columns)
-            return records.coalesce(max(FEWEST_TASKS, self._tasks)).mapInArrow(SumRecords(code, shared), PACKED)
+            return records.coalesce(max(FEWEST_TASKS, self._tasks)).mapInArrow(
+                spark_tasks.SumRecords(code, shared), spark_tasks.PACKED
+            )
         if not isinstance(microdata, Sequence):
             raise TypeError("a table of another engine")
         # Joined to as many tasks as keep the cluster busy: each sends its sums only once.
         tasks = min(max(FEWEST_TASKS, self._tasks), len(microdata))
         work = [sum(microdata[i::tasks], ()) for i in range(tasks)]
-        return self._numbers(len(work), len(work)).mapInArrow(SumChunks(code, shared, work), PACKED)
+        return self._numbers(len(work), len(work)).mapInArrow(
+            spark_tasks.SumChunks(code, shared, work), spark_tasks.PACKED
+        )
 
     @contextmanager
     def _batches(self, rows: str) -> Iterator[None]:
@@ -193,7 +184,7 @@ class SparkEngine(Engine):
     def _numbers(self, numbers: int, tasks: int) -> DataFrame:
         return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
-    def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: str = DONE) -> DataFrame:
+    def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: str = spark_tasks.DONE) -> DataFrame:
         """Run a task over packed rows, those of one index together and one after the other."""
         shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
         return shuffled.mapInArrow(task, schema)
@@ -223,22 +214,22 @@ class SealedTotals:
     """
 
     engine: SparkEngine
-    files: Files
-    shared: Shared
-    vault: Vault
+    files: spark_tasks.Files
+    shared: spark_tasks.Shared
+    vault: spark_tasks.Vault
     sealed: frozenset[int]
     records: RecordCounts
 
     def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
         """Release and write the files of a table in parallel."""
-        sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
-        task = StageFiles(code_digest(), sealed, folder, key, notes or {})
+        sealed = spark_tasks.SealedFiles(self.shared, self.vault, table, self.sealed)
+        task = spark_tasks.StageFiles(code_digest(), sealed, folder, key, notes or {})
         self.engine.stage(self._files(table), self.files.tables[table].cells.size, task)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each file's totals."""
-        sealed = SealedFiles(self.shared, self.vault, table, self.sealed)
-        return self.engine.each(OverFile(sealed, task), range(self._files(table)), "files")
+        sealed = spark_tasks.SealedFiles(self.shared, self.vault, table, self.sealed)
+        return self.engine.each(spark_tasks.OverFile(sealed, task), range(self._files(table)), "files")
 
     def _files(self, table: int) -> int:
         return self.files.first[table + 1] - self.files.first[table]

@@ -1,6 +1,6 @@
 """The shape of a plan: every key, its type and its bounds; unknown keys are errors.
 
-What depends on other parts of the plan or on the domain is checked in check.py. Mechanisms come from the catalogue and
+What depends on other parts of the plan or on the domain is checked in meaning.py. Mechanisms come from the catalogue and
 statistics from their registry: a new one needs no line here.
 """
 
@@ -14,27 +14,9 @@ from pydantic import create_model as new_model
 
 from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.references import Limit, Reference
+from pipeline.plan import values
 from pipeline.plan.model import OTHERS, RECORD
-from pipeline.plan.values import (
-    LevelName,
-    Line,
-    Name,
-    NameWithVariables,
-    NonNegative,
-    Pattern,
-    Positive,
-    Prose,
-    ReferenceValue,
-    Share,
-    ShareOrNone,
-    Spec,
-    TableName,
-    Text,
-    VariableName,
-    YearOrVariable,
-    Years,
-    number_type,
-)
+from pipeline.plan.values import Spec
 from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import exact
@@ -64,7 +46,7 @@ def _parameter_type(parameter: Parameter) -> Any:
         "multipleOf": 1 if parameter.integral else None,
     }
     stated = {key: bound for key, bound in bounds.items() if bound is not None}
-    return Annotated[number_type(parameter.rule, parameter.allows, **stated), Field(description=parameter.doc)]
+    return Annotated[values.number_type(parameter.rule, parameter.allows, **stated), Field(description=parameter.doc)]
 
 
 class CalibrateSpec(Spec):
@@ -91,19 +73,19 @@ class CalibrateSpec(Spec):
             },
         }
     )
-    standard_error: Positive | None = None
-    mean_absolute_error: Positive | None = None
-    relative_error: Positive | None = None
-    group_loss: Positive | None = None
-    group: Positive | None = None
-    interval: Positive | None = None
-    loss: Positive | None = None
-    epsilon: Positive | None = None
-    delta: Share | None = None
+    standard_error: values.Positive | None = None
+    mean_absolute_error: values.Positive | None = None
+    relative_error: values.Positive | None = None
+    group_loss: values.Positive | None = None
+    group: values.Positive | None = None
+    interval: values.Positive | None = None
+    loss: values.Positive | None = None
+    epsilon: values.Positive | None = None
+    delta: values.Share | None = None
     bound: Literal["exact", "closed"] | None = None
     with_test: Literal[True] | None = None
-    total: NonNegative | None = None
-    at: dict[Name, NonNegative] | None = None
+    total: values.NonNegative | None = None
+    at: dict[values.Name, values.NonNegative] | None = None
 
 
 Calibrate = Annotated[
@@ -176,46 +158,48 @@ class MeasureSpec(Spec):
             "else": {"required": ["step"]},
         }
     )
-    column: Text
+    column: values.Text
     type: Literal["integer", "decimal"]
-    step: Positive | None = None
+    step: values.Positive | None = None
 
 
 class SourceSpec(Spec):
     """Microdata that Spark reads from its catalog."""
 
-    table: TableName
+    table: values.TableName
 
 
 class DatasetSpec(Spec):
     """The confidential microdata: files at a path, or a table of Spark's catalog."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["source"]}]})
-    name: NameWithVariables
-    family: Name | None = None
-    path: Text | None = None
+    name: values.NameWithVariables
+    family: values.Name | None = None
+    path: values.Text | None = None
     source: SourceSpec | None = None
-    record: Text
+    record: values.Text
     duplicates: Literal["trust", "reject", "combine"] = "trust"
-    unit: Text = RECORD
+    unit: values.Text = RECORD
     bad_records: Literal["refuse", "drop"] = "refuse"
-    keys: Annotated[dict[LevelName, Text], Field(min_length=1, max_length=MOST_KEYS)]
-    measures: dict[Name, MeasureSpec] = Field(default={})
+    keys: Annotated[dict[values.LevelName, values.Text], Field(min_length=1, max_length=MOST_KEYS)]
+    measures: dict[values.Name, MeasureSpec] = Field(default={})
 
 
 class ListSpec(Spec):
     """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none."""
 
-    list: Text
-    levels: Annotated[builtins.list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
+    list: values.Text
+    levels: Annotated[builtins.list[values.LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(
+        default=[]
+    )
     optional: bool = False
 
 
 class ClassesSpec(Spec):
     """The codes of a key as classes of a measure: the lowest value of each, rising from 0."""
 
-    of: Name
-    classes: Annotated[list[NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
+    of: values.Name
+    classes: Annotated[list[values.NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
 
 
 def _kind_of_codes(value: object) -> str:
@@ -225,7 +209,7 @@ def _kind_of_codes(value: object) -> str:
 
 
 KeyCodes = Annotated[
-    Annotated[Text, Tag("file")] | Annotated[ListSpec, Tag("list")] | Annotated[ClassesSpec, Tag("classes")],
+    Annotated[values.Text, Tag("file")] | Annotated[ListSpec, Tag("list")] | Annotated[ClassesSpec, Tag("classes")],
     Discriminator(_kind_of_codes),
 ]
 
@@ -233,8 +217,8 @@ KeyCodes = Annotated[
 class VintageSpec(Spec):
     """The years of the code lists."""
 
-    naics: YearOrVariable | None = None
-    county: YearOrVariable | None = None
+    naics: values.YearOrVariable | None = None
+    county: values.YearOrVariable | None = None
 
 
 class DomainSpec(Spec):
@@ -258,9 +242,9 @@ class DomainSpec(Spec):
     __pydantic_extra__: dict[str, KeyCodes]
     naics: KeyCodes | None = None
     county: KeyCodes | None = None
-    cells: Text | None = None
+    cells: values.Text | None = None
     vintage: VintageSpec = VintageSpec()
-    other: Annotated[list[LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
+    other: Annotated[list[values.LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
 
     @property
     def codes(self) -> dict[str, "ListSpec | ClassesSpec"]:
@@ -274,7 +258,7 @@ class DomainSpec(Spec):
 
 
 class _Named(Spec):
-    name: Name
+    name: values.Name
 
 
 if TYPE_CHECKING:
@@ -284,7 +268,7 @@ else:
         "_Statistics",
         __base__=_Named,
         **{
-            kind: ((Name if statistic.reads_measure else Literal[RECORDS]) | None, None)
+            kind: ((values.Name if statistic.reads_measure else Literal[RECORDS]) | None, None)
             for kind, statistic in STATISTICS.items()
         },
     )
@@ -296,9 +280,9 @@ class DerivedSpec(_Statistics):
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in STATISTICS]})
     by: Annotated[list[str], Field(min_length=1, max_length=MOST_LEVELS)]
     where: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default={})
-    title: Line | None = None
-    about: Prose | None = None
-    unit: Line | None = None
+    title: values.Line | None = None
+    about: values.Prose | None = None
+    unit: values.Line | None = None
 
     @property
     def statistics(self) -> tuple[Statistic, ...]:
@@ -321,7 +305,7 @@ class QuerySpec(DerivedSpec):
         return [*self.mechanism.parts.items(), *others]
 
 
-RecordValues = dict[str, ReferenceValue]
+RecordValues = dict[str, values.ReferenceValue]
 
 
 class LimitSpec(Spec):
@@ -331,7 +315,7 @@ class LimitSpec(Spec):
         Annotated[RecordValues, Tag("record")] | Annotated[list[RecordValues], Field(min_length=1), Tag("firm")],
         Discriminator(lambda value: "firm" if isinstance(value, list) else "record"),
     ]
-    rho: NonNegative
+    rho: values.NonNegative
 
     @property
     def records(self) -> list[RecordValues]:
@@ -350,18 +334,18 @@ class WishSpec(Spec):
     `usable`: the share of its cells that are to be usable at least, beside a weight.
     """
 
-    weight: Positive | None = None
-    usable: Share | None = None
-    standard_error: Positive | None = None
-    mean_absolute_error: Positive | None = None
-    relative_error: Positive | None = None
-    quantile: Share | None = None
-    interval: Positive | None = None
-    within: Positive | None = None
-    share: Share | None = None
-    sizes: Text | None = None
-    total: NonNegative | None = None
-    proportions: Annotated[dict[str, Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
+    weight: values.Positive | None = None
+    usable: values.Share | None = None
+    standard_error: values.Positive | None = None
+    mean_absolute_error: values.Positive | None = None
+    relative_error: values.Positive | None = None
+    quantile: values.Share | None = None
+    interval: values.Positive | None = None
+    within: values.Positive | None = None
+    share: values.Share | None = None
+    sizes: values.Text | None = None
+    total: values.NonNegative | None = None
+    proportions: Annotated[dict[str, values.Positive], Field(max_length=MOST_PARTS + 1)] = Field(default={})
 
 
 class AllocationSpec(Spec):
@@ -373,20 +357,20 @@ class AllocationSpec(Spec):
     """
 
     minimise: ErrorName | Literal["unusable"] = "standard_error"
-    within: Share | None = None
+    within: values.Share | None = None
     reconciled: bool = False
     kinds: list[MechanismSpec] = Field(default=[])
     derive: bool = False
     limits: list[LimitSpec] = Field(default=[])
-    years: Years = Fraction(1)
-    queries: dict[Name, WishSpec] = Field(default={})
+    years: values.Years = Fraction(1)
+    queries: dict[values.Name, WishSpec] = Field(default={})
 
 
 class VariableSpec(Spec):
     """A variable: the regular expression that its whole value matches, and what it is, in a sentence."""
 
-    pattern: Pattern
-    about: Line
+    pattern: values.Pattern
+    about: values.Line
 
 
 class UnitNamesSpec(Spec):
@@ -399,21 +383,29 @@ class UnitNamesSpec(Spec):
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
+<<<<<<< HEAD
     release: NameWithVariables
     supersedes: NameWithVariables | None = None
     title: Line | None = None
     about: Prose | None = None
     contact: Line | None = None
     unit_names: UnitNamesSpec | None = None
+=======
+    release: values.NameWithVariables
+    supersedes: values.NameWithVariables | None = None
+    title: values.Line | None = None
+    about: values.Prose | None = None
+    contact: values.Line | None = None
+>>>>>>> edb9ee5 (Name the values of plans and the tasks of Spark by their modules)
     dataset: DatasetSpec
     domain: DomainSpec
-    interval: Annotated[Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
-    max_left_out: ShareOrNone | None = None
+    interval: Annotated[values.Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
+    max_left_out: values.ShareOrNone | None = None
     calibrate: AllocationSpec | None = None
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = Field(default=[])
     derived: list[DerivedSpec] = Field(default=[])
-    variables: dict[VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
+    variables: dict[values.VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
 
 
 def export_schema() -> str:
