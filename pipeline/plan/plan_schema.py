@@ -1,7 +1,7 @@
 """The shape of a plan: every key, its type and its bounds; unknown keys are errors.
 
-What depends on other parts of the plan or on the domain is checked in meaning.py. Mechanisms come from the catalogue and
-statistics from their registry: a new one needs no line here.
+What depends on other parts of the plan or on the domain is checked in meaning.py. Mechanisms come from the catalogue
+and statistics from their registry: a new one needs no line here.
 """
 
 import builtins
@@ -376,27 +376,19 @@ class VariableSpec(Spec):
 class UnitNamesSpec(Spec):
     """What public texts call a record, and an owner: one, and several, such as [farm, farms]."""
 
-    record: Annotated[list[Line], Field(min_length=2, max_length=2)] = Field(default=["record", "records"])
-    owner: Annotated[list[Line], Field(min_length=2, max_length=2)] = Field(default=["firm", "firms"])
+    record: Annotated[list[values.Line], Field(min_length=2, max_length=2)] = Field(default=["record", "records"])
+    owner: Annotated[list[values.Line], Field(min_length=2, max_length=2)] = Field(default=["firm", "firms"])
 
 
 class PlanSpec(Spec):
     """A release: the tables to publish and the noise that protects each record in them."""
 
-<<<<<<< HEAD
-    release: NameWithVariables
-    supersedes: NameWithVariables | None = None
-    title: Line | None = None
-    about: Prose | None = None
-    contact: Line | None = None
-    unit_names: UnitNamesSpec | None = None
-=======
     release: values.NameWithVariables
     supersedes: values.NameWithVariables | None = None
     title: values.Line | None = None
     about: values.Prose | None = None
     contact: values.Line | None = None
->>>>>>> edb9ee5 (Name the values of plans and the tasks of Spark by their modules)
+    unit_names: UnitNamesSpec | None = None
     dataset: DatasetSpec
     domain: DomainSpec
     interval: Annotated[values.Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
