@@ -15,21 +15,8 @@ from pipeline.accounting.left_out import with_left_out_test, without_left_out_te
 from pipeline.accounting.references import Limit
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import StateError
-from pipeline.ledger.datasets import (
-    Budget,
-    fixed_by,
-    members,
-    mending,
-    raising,
-    registered_at,
-    registering,
-    require_like_records,
-    require_same_facts,
-    rules_of,
-    silent_kin,
-    with_joined,
-    with_wanted,
-)
+from pipeline.ledger import datasets
+from pipeline.ledger.datasets import Budget, require_like_records
 from pipeline.ledger.entries import closed_by, require_open
 from pipeline.ledger.fold import ENDED, PUBLIC, ReleaseState, ended, state_of
 from pipeline.ledger.microdata_rules import require_no_copies, require_one_kind, require_refusals_left
@@ -52,15 +39,13 @@ def require_fits(
     check(stated, _counted(kept, [dataset], stated, requested.release), requested)
     if budget is not None and budget.family is not None:
         family = budgets[budget.family].stated
-        check(family, _counted(kept, members(budgets, budget.family), family, requested.release), requested)
+        check(family, _counted(kept, datasets.members(budgets, budget.family), family, requested.release), requested)
         return [*stated, *family]
     return stated
 
 
-def _counted(
-    kept: Summaries, datasets: Sequence[str], limits: Sequence[Limit], but: str | None = None
-) -> list[Counted]:
-    states = kept.charged(datasets, [limit.at for limit in limits])
+def _counted(kept: Summaries, names: Sequence[str], limits: Sequence[Limit], but: str | None = None) -> list[Counted]:
+    states = kept.charged(names, [limit.at for limit in limits])
     return [counted(state) for state in states if state.release != but]
 
 
@@ -83,7 +68,9 @@ def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Li
         replace(
             limit.anywhere(),
             label=f"{limit.label} (a limit of release {state.release})",
-            raised_by=raising(state.dataset) if budget else f"{registering(state.dataset)}, then prdp ledger raise",
+            raised_by=datasets.raising(state.dataset)
+            if budget
+            else f"{datasets.registering(state.dataset)}, then prdp ledger raise",
         )
         for state in before
         if first[id(state.reservation)] is state
@@ -93,17 +80,17 @@ def of_plans(budget: Budget | None, releases: Iterable[ReleaseState]) -> list[Li
 
 def require_covers(kept: Summaries, budgets: Mapping[str, Budget], wanted: Budget) -> None:
     """Raise BudgetRefused where more is spent already than a limit of `wanted`, or of the family that it joins."""
-    mine = [wanted.name] if wanted.facts is not None else members(budgets, wanted.name)
+    mine = [wanted.name] if wanted.facts is not None else datasets.members(budgets, wanted.name)
     _require_covered(kept, wanted.stated, mine, wanted.name)
     if wanted.family is not None:
-        kin = {*members(budgets, wanted.family), wanted.name}
+        kin = {*datasets.members(budgets, wanted.family), wanted.name}
         _require_covered(kept, budgets[wanted.family].stated, sorted(kin), wanted.name)
 
 
-def _require_covered(kept: Summaries, limits: Sequence[Limit], datasets: Sequence[str], wanted: str) -> None:
-    exceeded = accountant.first_exceeded(limits, _counted(kept, datasets, limits), None)
+def _require_covered(kept: Summaries, limits: Sequence[Limit], names: Sequence[str], wanted: str) -> None:
+    exceeded = accountant.first_exceeded(limits, _counted(kept, names, limits), None)
     if exceeded is not None:
-        own = exceeded.limit.raised_by == raising(wanted)
+        own = exceeded.limit.raised_by == datasets.raising(wanted)
         mended = "state a limit that covers it" if own else f"have it raised first: {exceeded.limit.raised_by}"
         raise LimitExceeded(
             f"the budget at {exceeded.limit.label}: rho {bound_text(exceeded.spent)} is spent already by "
@@ -121,12 +108,12 @@ def standing(kept: Summaries, wanted: Reservation, registered_only: bool) -> Rel
     state = state_of(kept.connection, wanted.release)
     if state is None or state.refunded or state.status in ("reserved", "drawn"):
         budgets = kept.budgets
-        mend = mending(budgets.get(wanted.dataset), kept.states([wanted.dataset]))
+        mend = datasets.mending(budgets.get(wanted.dataset), kept.states([wanted.dataset]))
         budget = budgets.get(wanted.dataset)
         if budget is not None and budget.facts is not None:
-            require_same_facts(budget.name, budget.facts, wanted.dataset_facts, "the plan", mend)
+            datasets.require_same_facts(budget.name, budget.facts, wanted.dataset_facts, "the plan", mend)
         require_source(budgets, wanted.dataset, [wanted.source], registered_only, mend)
-        kin = with_wanted(budgets, kept.kin, wanted, mend)
+        kin = datasets.with_wanted(budgets, kept.kin, wanted, mend)
         require_no_copies(kept, wanted.dataset, wanted.fingerprints, kin)
         released = kept.charged([wanted.dataset])
         require_one_kind(wanted.dataset, wanted.synthetic, budget, released, mend)
@@ -136,7 +123,7 @@ def standing(kept: Summaries, wanted: Reservation, registered_only: bool) -> Rel
         raise StateError(ended(state))
     _require_same(state, wanted)
     if state.awaits_scan:
-        require_refusals_left(kept, wanted, with_wanted(kept.budgets, kept.kin, wanted))
+        require_refusals_left(kept, wanted, datasets.with_wanted(kept.budgets, kept.kin, wanted))
     return state
 
 
@@ -150,13 +137,15 @@ def require_reservable(kept: Summaries, wanted: Reservation) -> list[Limit]:
     charging = [state for state in others if state.charges > 0]
     for state in [*charging[:1], *(state for state in others if state.charges == 0)]:  # the first fixes all facts
         facts = state.reservation["dataset_facts"]
-        require_same_facts(wanted.dataset, fixed_by(state, facts), fixed_by(state, wanted.dataset_facts), "the plan")
+        datasets.require_same_facts(
+            wanted.dataset, datasets.fixed_by(state, facts), datasets.fixed_by(state, wanted.dataset_facts), "the plan"
+        )
     budgets = kept.budgets
-    kin = with_wanted(budgets, kept.kin, wanted)
+    kin = datasets.with_wanted(budgets, kept.kin, wanted)
     require_refusals_left(kept, wanted, kin)
-    silent = silent_kin(kin, wanted.dataset)
+    silent = datasets.silent_kin(kin, wanted.dataset)
     releases = [*others, *(kept.charged(silent) if silent else [])]
-    rules = rules_of(wanted.dataset_facts, wanted.plan)
+    rules = datasets.rules_of(wanted.dataset_facts, wanted.plan)
     require_like_records(wanted.dataset, rules, kin, releases, "the plan")
     tests = tests_of(state_of(kept.connection, wanted.release))
     requested = Charged(wanted.release, wanted.policy, 1, (), tests)
@@ -172,7 +161,7 @@ def require_source(
     """
     budget = budgets.get(dataset)
     if budget is None:
-        owner = registered_at(budgets, names)
+        owner = datasets.registered_at(budgets, names)
         if owner is not None:
             raise StateError(
                 f"dataset {dataset}: its microdata {names[0]} are those of the registered dataset "
@@ -181,7 +170,7 @@ def require_source(
         if registered_only:
             raise StateError(
                 f"dataset {dataset}: is not registered, which this site requires: have an officer register it: "
-                f"{registering(dataset)}"
+                f"{datasets.registering(dataset)}"
             )
     elif budget.facts is None:
         raise StateError(f"dataset {dataset}: is the name of a family of datasets: name a dataset")
@@ -288,12 +277,12 @@ def accounts(budgets: Mapping[str, Budget], states: Sequence[ReleaseState]) -> l
     counting = [state for state in states if state.counts]
     releases = [(state, counted(state)) for state in counting]
     families = [budget.name for budget in budgets.values() if budget.kind == "family"]
-    kin = with_joined(budgets, counting)
+    kin = datasets.with_joined(budgets, counting)
     known: dict[str, Account] = {}
     for name in dict.fromkeys([*families, *budgets, *(state.dataset for state in counting)]):
         budget = budgets.get(name)
         of_family = budget is not None and budget.kind == "family"
-        among = members(kin, name) if of_family else [name]
+        among = datasets.members(kin, name) if of_family else [name]
         mine = [(state, release) for state, release in releases if state.dataset in among]
         limits = budget.stated if budget and of_family else binding(budget, [state for state, _ in mine])
         anywhere = ((limit, limit.at.anywhere()) for limit in accountant.tightest(limits))

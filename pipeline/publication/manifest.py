@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import StateError
+from pipeline.base.errors import StateError, file_errors
 from pipeline.base.log import counted
 from pipeline.base.plain import is_plain, plain_json
 from pipeline.storage.location import FileDigest, Location
@@ -129,10 +129,8 @@ class Manifest(Mapping[str, Any]):
                 inside = f"the attempt {manifest['attempt']}" if kind is RELEASE else "the folder"
                 raise StateError(f"{folder / kind.name}: the path {path!r} is not inside {inside}")
             manifest._compare(file)
-        try:
+        with file_errors(f"{folder} cannot be read: "):
             present = sorted(file.relative_to(folder) for file in folder.files())
-        except OSError as error:
-            raise StateError(f"{folder} cannot be read: {error.strerror}") from None
         for name in present:
             beside = name in (kind.name, f"{kind.name}{SIGNED}", *kind.beside)
             if name not in listed and not beside and not (kind is RELEASE and name.startswith(".")):
@@ -259,10 +257,8 @@ def read_note(folder: Location) -> dict[str, Any] | None:
 def published_bytes(folder: Location, file: File) -> bytes:
     """Return the contents of a file of a manifest; StateError where they changed since it was verified."""
     path = folder / file["path"]
-    try:
+    with file_errors(f"{path} cannot be read: "):
         data: bytes = path.read()
-    except OSError as error:
-        raise StateError(f"{path} cannot be read: {error.strerror}") from None
     if hashlib.sha256(data).hexdigest() != file["sha256"]:
         raise StateError(f"{path} differs from the manifest: its contents were changed")
     return data

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from pipeline.base.canonical import readable_json
-from pipeline.base.errors import PlanError, StateError
+from pipeline.base.errors import PlanError, StateError, file_errors
 from pipeline.base.plain import plain_json
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
@@ -108,16 +108,12 @@ def create_key(path: Path) -> PublicKey:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     made = SigningKey(key).public
-    try:
+    with file_errors(f"{path}: the key cannot be written (", "); give a file in another folder", PlanError):
         for file, data in ((private, secret), (public, made.pem)):
             if public.exists() or not file.create(data, str(os.getpid()), private=file == private):
                 raise StateError(
                     f"{public if public.exists() else file} is there already: keys are not replaced; give a new file"
                 )
-    except OSError as error:
-        raise PlanError(
-            f"{path}: the key cannot be written ({error.strerror}); give a file in another folder"
-        ) from None
     return made
 
 
@@ -161,11 +157,8 @@ def load_public_key(path: Path) -> PublicKey:
 
 
 def _read(path: Path, what: str) -> tuple[bytes, int]:
-    try:
-        with open_input(path, LARGEST_TEXT) as file:
-            return file.read(_LARGEST), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-    except OSError as error:
-        raise PlanError(f"{what} {path} cannot be read: {error.strerror}") from None
+    with file_errors(f"{what} {path} cannot be read: ", kind=PlanError), open_input(path, LARGEST_TEXT) as file:
+        return file.read(_LARGEST), stat.S_IMODE(os.fstat(file.fileno()).st_mode)
 
 
 def _parts(data: bytes) -> tuple[str, bytes]:
