@@ -10,9 +10,13 @@ from tests.house import FLOORS, LONGEST, ROOT, House, budgets, house, over_budge
 
 MOST_ARROWS, MOST_ROOMS, MOST_FILES = 118, 22, 276
 VAGUE = {"found", "told", "given", "whole"}  # names that mean something else in each file; `at` where it is a variable
-HERE = house(ROOT)
 SEES_RECORDS = ("pipeline.microdata", "pipeline.diagnostics", "pipeline.release")
 SEES_SUMS = ("pipeline.engines.dask", "pipeline.engines.spark", "pipeline.engines.tasks", "pipeline.engines.totals")
+
+
+@pytest.fixture(scope="module")
+def here() -> House:
+    return house(ROOT)
 
 
 def seen(tree: House, wing: str, hidden: tuple[str, ...], *, far: bool) -> list[str]:
@@ -71,25 +75,25 @@ def test_a_wing_that_sees_too_much_is_noticed(tmp_path: Path, name: str) -> None
     assert any(seen_name in line for line in planning_sees(tree) + publication_sees(tree))
 
 
-def test_publication_cannot_see_what_is_not_published() -> None:
-    assert publication_sees(HERE) == []
+def test_publication_cannot_see_what_is_not_published(here: House) -> None:
+    assert publication_sees(here) == []
 
 
-def test_planning_cannot_see_a_record() -> None:
-    assert planning_sees(HERE) == []
+def test_planning_cannot_see_a_record(here: House) -> None:
+    assert planning_sees(here) == []
 
 
-def test_rooms_keep_their_budgets_and_the_house_its_shape() -> None:
+def test_rooms_keep_their_budgets_and_the_house_its_shape(here: House) -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    assert over_budget(HERE.measured, budgets(page)) == []
-    assert len(HERE.rooms) <= MOST_ROOMS
-    assert len(HERE.arrows) <= MOST_ARROWS
-    assert len(HERE.files) <= MOST_FILES
-    assert {name: lines for name, lines in HERE.files.items() if lines > LONGEST} == {}
+    assert over_budget(here.measured, budgets(page)) == []
+    assert len(here.rooms) <= MOST_ROOMS
+    assert len(here.arrows) <= MOST_ARROWS
+    assert len(here.files) <= MOST_FILES
+    assert {name: lines for name, lines in here.files.items() if lines > LONGEST} == {}
 
 
-def test_modules_of_the_public_interface_import_each_other_in_no_circle() -> None:
-    own = {module: names for module, names in HERE.imports.items() if module.startswith("prdp")}
+def test_modules_of_the_public_interface_import_each_other_in_no_circle(here: House) -> None:
+    own = {module: names for module, names in here.imports.items() if module.startswith("prdp")}
     assert House(imports=own).circle() == []
 
 
