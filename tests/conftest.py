@@ -45,16 +45,21 @@ def spark() -> "SparkEngine":
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let two processes run the tests that start Spark, and the drill all on PostgreSQL that run on a file too.
+    """Let two processes run the tests that start Spark, one what shares a fixture, and the drill what repeats.
 
-    What the store promises, in modules that name EVERY_DATABASE, is always tested on both.
+    A fixture of a module is made once only where one process runs all tests that ask for it. What runs on a file
+    and on PostgreSQL runs on a file alone, but for what the store promises, in modules that name EVERY_DATABASE.
     """
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
-        if "PYSPARKS_OWN" in vars(item.module):
+        own = getattr(vars(item.module).get("PYSPARKS_OWN"), "mark", None)  # that of the tests which start Spark
+        shares = any(made[-1].scope == "module" for made in item._fixtureinfo.name2fixturedefs.values())
+        if own and (shares or own in item.iter_markers()):
             group = "spark engines" if item.path.parent.name == "engines" else "spark"
             item.add_marker(pytest.mark.xdist_group(group))
+        elif shares:
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
         called = getattr(item, "callspec", None)
         if called and called.params.get("address") == "postgresql" and "EVERY_DATABASE" not in vars(item.module):
             item.add_marker(pytest.mark.drill)
