@@ -66,7 +66,7 @@ rows_drawn = st.lists(
 @pytest.mark.parametrize(
     "how", [(k, o, d) for k in ("reject", "combine") for o in (False, True) for d in (False, True)]
 )
-@settings(max_examples=25)
+@settings(max_examples=8)  # of each of sixteen ways
 @given(rows=rows_drawn, data=st.data())
 def test_records_are_those_of_a_plain_loop_however_rows_are_cut(
     how: tuple[str, bool, bool], form: str, rows: list[Row], data: Any
@@ -238,14 +238,14 @@ def test_a_run_killed_midway_leaves_nothing_that_can_be_read(tmp_path: Path) -> 
     plan = world(tmp_path / "world", "combine")
     write(tmp_path / "world" / "microdata", [(CANARY, *row[1:]) for row in numbered(30)[::3]], [3])
     seen = set()
-    for die_at in range(20, 60, 2):
+    for die_at in range(20, 60, 4):
         place = Place(plan, tmp_path / str(die_at))
         code, _ = submit_in_child(place, die_at)
         assert code == -signal.SIGKILL
         files = [path for path in place.folder.rglob("*") if path.is_file()]
         seen |= {path.parent.name.split("-")[0] for path in files}
         assert not [path for path in files if CANARY.encode() in path.read_bytes() or b"ARROW" in path.read_bytes()]
-        if die_at % 10 == 0:
+        if die_at % 20 == 0:
             submit(place)
             assert [path.name for path in (place.folder / "state" / "staging").rglob("*")] == [MARK]
     assert {"rows", "records"} <= seen  # it was killed with both there
