@@ -26,7 +26,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"), records(500))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill)])
 def place_in(request: pytest.FixtureRequest, plan: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Place]:
     """Makes a place for a release with a ledger of its own, in a file or on a server; use one after the other."""
 
