@@ -1,4 +1,7 @@
-"""Every mistake in a plan is one plain line; all of them come out together, in the order of the file."""
+"""Every mistake in a plan is one plain line; all of them come out together, in the order of the file.
+
+Mistakes that tests/corpus holds are not repeated here.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,16 +41,10 @@ EITHER = "must have either sum (a measure) or count: records"
 
 CASES = [
     # names
-    ("release: cbp-2023-county", "release: CBP", f"release: {NAME}"),
     ("release: cbp-2023-county", "release: a..b", f"release: {NAME}"),
     ("release: cbp-2023-county", "release: .hidden", f"release: {NAME}"),
     ("release: cbp-2023-county", 'release: "a\\n"', f"release: {NAME}"),
-    ("release: cbp-2023-county", f"release: {'a' * 101}", f"release: {NAME}"),
-    ("release: cbp-2023-county", "release: 2023", "release: must be text; put it in quotes"),
-    ("release: cbp-2023-county", "release:", "release: must be text"),
-    ("release: cbp-2023-county\n", "", "release: missing key"),
     ("supersedes: cbp-2023-first", "supersedes: cbp-2023-county", "supersedes: must name an earlier release"),
-    ("name: payroll\n", "name: employment\n", "queries[2].name: another table has this name"),
     # unknown and missing keys
     ("release: ", "relase: ", "relase: unknown key; nearest known key: release"),
     (
@@ -81,11 +78,6 @@ CASES = [
     ),
     ("bad_records: refuse", "bad_records: skip", "dataset.bad_records: must be one of refuse, drop"),
     (
-        "path: data/microdata",
-        "path: ftp://host/x",
-        "dataset.path: ftp:// is no location that prdp can use; give a path, file:///… or s3://bucket/…",
-    ),
-    (
         "{naics: naics, county: county}",
         "{naics: naics}",
         "dataset.keys.county: missing key (the column of the codes that domain.county lists)",
@@ -95,31 +87,22 @@ CASES = [
         "county: county, owner: o}",
         "domain.owner: missing key (give naics and county and owner, or cells)",
     ),
-    ("{naics: naics, county: county}", "naics", f"dataset.keys: {MAPPING}"),
     ("type: integer", "type: int", "dataset.measures.employment.type: must be one of integer, decimal"),
     (
         "type: integer",
         "type: integer, step: 2",
         "dataset.measures.employment.step: must be 1 or left out, for integers",
     ),
-    ("step: 0.5", "step: 0", "dataset.measures.payroll.step: must be above 0"),
-    ("step: 0.5", 'step: "0.5"', "dataset.measures.payroll.step: must be a number, without quotes"),
-    ("step: 0.5", "step: .nan", "dataset.measures.payroll.step: must be a number"),
-    ("step: 0.5", "step: 1e999", "dataset.measures.payroll.step: must be a number that a double can hold"),
     (
         ", step: 0.5",
         "",
         "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)",
     ),
     ("    payroll: {", "    records: {column: n, type: integer}\n    payroll: {", f"dataset.measures.records: {TAKEN}"),
-    ("    payroll: {", "    state: {column: n, type: integer}\n    payroll: {", f"dataset.measures.state: {TAKEN}"),
     # the domain
     ("naics: naics.csv, ", "", "domain.naics: missing key (give naics and county, or cells)"),
-    ("naics: naics.csv,", "cells: cells.csv,", "domain.county: must be left out beside cells"),
-    ("vintage: {naics: 2022", 'vintage: {naics: "2022"', "domain.vintage.naics: must be a year, such as 2022"),
     ("vintage: {naics: 2022", "vintage: {state: 2022", "domain.vintage.state: unknown key; known keys: naics, county"),
     ("vintage: {", "other: [nacis], vintage: {", "domain.other[0]: must be one of naics, county"),
-    ("vintage: {", "other: naics, vintage: {", "domain.other: must be a list"),
     ("vintage: {", "othr: [naics], vintage: {", "domain.othr: unknown key; nearest known key: other"),
     ("vintage: {", "other: [naics, naics], vintage: {", "domain.other[1]: this key stands twice"),
     (
@@ -153,11 +136,6 @@ CASES = [
     ),
     (
         "[naics4, county]",
-        "[naics1, county]",
-        f"queries[establishments].by[0]: unknown level; {LEVELS}",
-    ),
-    (
-        "[naics4, county]",
         "[naics4, naics2]",
         "queries[establishments].by[1]: must be the only level of naics; naics4 stands before it",
     ),
@@ -168,33 +146,17 @@ CASES = [
     ),
     (
         '{naics2: ["31-33"],',
-        '{naics8: ["31-33"],',
-        f"queries[employment].where.naics8: unknown level; {LEVELS}",
-    ),
-    ('{naics2: ["31-33"],', "{naics2: [31],", "queries[employment].where.naics2[0]: must be text; put it in quotes"),
-    (
-        '{naics2: ["31-33"],',
         '{naics2: ["31"],',
         'queries[employment].where.naics2[0]: the domain has no code "31" at level naics2; write 31-33',
     ),
     ('["01", "02"]', '["01", "05"]', 'queries[employment].where.state[1]: the domain has no code "05" at level state'),
     ('["01", "02"]', '["01", "01"]', "queries[employment].where.state[1]: this code stands twice"),
-    (
-        '{naics2: ["31-33"],',
-        '{naics3: ["441"], naics2: ["31-33"],',
-        "queries[employment].where: no cell of the domain meets it",
-    ),
     # mechanisms
     (", sigma: 2}", "}", "queries[establishments].mechanism.sigma: missing key (or calibrate)"),
     (
         "sigma: 2}",
         "sigma: 2, step: 1}",
         "queries[establishments].mechanism.step: unknown key; known keys: kind, sigma, policy, calibrate",
-    ),
-    (
-        "kind: gaussian",
-        "kind: gausian",
-        "queries[establishments].mechanism.kind: unknown kind; nearest known kind: gaussian",
     ),
     (
         "kind: gaussian, ",
@@ -207,8 +169,6 @@ CASES = [
         "queries[establishments].mechanism.kind: unknown kind; nearest known kind: gaussian",
     ),
     ("kind: gaussian", "kind: 3", f"queries[establishments].mechanism.kind: unknown kind; {KINDS}"),
-    ("{kind: gaussian, sigma: 2}", "gaussian", f"queries[establishments].mechanism: {MAPPING}"),
-    ("kind: log, a: 1", "kind: groupwise_log, a: 1", f"queries[employment].mechanism.kind: groupwise_log {COUNTS}"),
     ("kind: log, a: 1", "kind: groupwise_noisy, r: 1", f"queries[employment].mechanism.kind: groupwise_noisy {COUNTS}"),
     (
         "{kind: log, a: 1, sigma: 0.5}",
@@ -218,15 +178,12 @@ CASES = [
     ("policy: paper", "policy: tighter", "queries[payroll].mechanism.policy: must be one of tight, paper"),
     # the budget
     ("rho: 2.0", "rho: -1", "budget[0].rho: must be at least 0"),
-    ("rho: 2.0", "rho: .inf", "budget[0].rho: must be a number"),
-    ("employment: 10,", 'employment: "10",', "budget[0].at.employment: must be a number"),
     ("employment: 10, ", "", "budget[0].at: must also name employment, which a query sums"),
     (
         "at: {employment: 10, payroll: 500}",
         "at: [{employment: 10, payroll: 500}]",
         "budget[0].at: must be a mapping; a list is for a dataset whose unit is an owner column",
     ),
-    ("at: {employment: 10, payroll: 500}", "at: 7", f"budget[0].at: {MAPPING}"),
     (
         "employment: 10,",
         "emplyoment: 10,",
@@ -244,7 +201,6 @@ CASES = [
         "budget[1].at.naics5: naics5 is finer than the domain, whose finest level is naics4",
     ),
     ('naics2: "31-33"}', 'naics2: "31-33", naics3: "441"}', "budget[1].at: no cell of the domain has these codes"),
-    # lists and mappings in each other's place
 ]
 
 
