@@ -1,8 +1,10 @@
 """What tests share: a Spark session, a PostgreSQL server, and a ledger's address on either database."""
 
 import csv
+import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where no ledger is named, tests find one of their own, never the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # else each child compiles all modules anew
         yield
 
 
@@ -63,6 +66,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         called = getattr(item, "callspec", None)
         if called and called.params.get("address") == "postgresql" and "EVERY_DATABASE" not in vars(item.module):
             item.add_marker(pytest.mark.drill)
+    leave_products_to_the_drill([item for item in items if isinstance(item, pytest.Function)])
+
+
+def leave_products_to_the_drill(items: Iterable[pytest.Function]) -> None:
+    """Of a test under several `parametrize`, run every value of each always, and their other combinations in the drill.
+
+    What belongs together stands in one `parametrize`, and always runs; so do all attacks, and a fixture's parameters.
+    """
+    tests: dict[tuple[object, ...], dict[tuple[object, ...], pytest.Function]] = defaultdict(dict)
+    for item in items:
+        axes = [re.findall(r"\w+", str(mark.args[0])) for mark in item.iter_markers("parametrize")]
+        if len(axes) > 1 and item.path.parent.name != "attacks" and not item.get_closest_marker("drill"):
+            values = {name: id(value) for name, value in item.callspec.params.items()}
+            case = tuple(tuple(values.pop(name) for name in axis) for axis in axes)
+            tests[item.function, *values.values()][case] = item
+    for cases in tests.values():
+        seen = [list(dict.fromkeys(axis)) for axis in zip(*cases, strict=True)]
+        always = {tuple(axis[i % len(axis)] for axis in seen) for i in range(max(map(len, seen)))}
+        for case in cases.keys() - always:
+            cases[case].add_marker(pytest.mark.drill)
 
 
 def pytest_runtest_setup() -> None:
