@@ -2,9 +2,10 @@
 
 import argparse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from importlib import import_module
 from inspect import Parameter, signature
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -308,25 +309,13 @@ def _whole_number(text: str, least: int) -> int:
     return number
 
 
-def probability(text: str) -> float:
-    """Return a number above 0 and below 1."""
+def _between(low: float, high: float, rule: str, text: str) -> float:
     try:
         number = float(text)
     except ValueError:
-        number = 0.0
-    if not 0 < number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1")
-    return number
-
-
-def above_zero(text: str) -> float:
-    """Return a number above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        number = low
+    if not low < number < high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number {rule}")
     return number
 
 
@@ -393,8 +382,8 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "names": names,
     "count": count,
     "at_least_one": at_least_one,
-    "probability": probability,
-    "above_zero": above_zero,
+    "probability": partial(_between, 0, 1, "above 0 and below 1"),
+    "above_zero": partial(_between, 0, inf, "above 0"),
     "year": int,
     "measured": measured,
     "reason": reason,

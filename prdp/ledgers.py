@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from pipeline.base.errors import PlanError, StateError, arg
+from pipeline.base.errors import PlanError, StateError, arg, file_errors
 from prdp.declared import Arg, documented, location, table
 
 if TYPE_CHECKING:
@@ -364,11 +364,10 @@ def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: 
     from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
     from pipeline.storage.paths import input_lines  # noqa: PLC0415
 
+    unread = file_errors(f"{file}: cannot be read: ", kind=PlanError)
     try:
-        with input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:
+        with unread, input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:
             chain = [read_entry(line) for line in lines if line.strip()]
-    except OSError as error:
-        raise PlanError(f"{file}: cannot be read: {error.strerror}") from None
     except ValueError:
         raise PlanError(f"{file}: is not what prdp ledger admin export --confidential prints") from None
     return _at(url, operator, lambda address: import_store(chain, address))

@@ -84,7 +84,6 @@ class _Absent:
     """Finds no pandas."""
 
     def find_spec(self, name: str, *_: object) -> None:
-        """Say that pandas is not installed."""
         if name == "pandas":
             raise ModuleNotFoundError(name)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.accounting.convert import closed_scale, exact_scale
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, file_errors
 from pipeline.storage.paths import input_lines
 from udfs.losses.distribution import delta_above, delta_of
 from udfs.mechanisms.additive_kinds import GaussianNoise
@@ -383,7 +383,7 @@ def read_sizes(path: Path = BUILT_IN) -> Sizes:
     """
     counts: dict[Fraction, Fraction] = {}
     try:
-        with input_lines(path) as lines:
+        with file_errors(f"{path}: cannot be read: ", kind=PlanError), input_lines(path) as lines:
             rows = csv.reader(lines)
             if next(rows, None) != HEADER:
                 raise PlanError(f"{path}: the first line must be {','.join(HEADER)}")
@@ -392,8 +392,6 @@ def read_sizes(path: Path = BUILT_IN) -> Sizes:
                 counts[value] = counts.get(value, Fraction(0)) + count
                 if len(counts) > MOST_SIZES:
                     raise PlanError(f"{path}: more than {MOST_SIZES:,} different values; round them")
-    except OSError as error:
-        raise PlanError(f"{path}: cannot be read: {error.strerror}") from None
     except (UnicodeDecodeError, csv.Error):
         raise PlanError(f"{path}: not a CSV file in UTF-8") from None
     if not any(value > 0 and count > 0 for value, count in counts.items()):
