@@ -19,12 +19,12 @@ from udfs.noise import weights as measured
 from udfs.noise.weights import ERROR, FARTHEST, RANGE
 
 SCALES = ["0.1", "12345.6", "1e15", "1", "37.5", "1e9"]
-POLYLOGS = [("1", "1.5", "1"), ("1", "3.01", "2"), ("1", "30", "100"), ("2", "1", "2.72"), ("2", "50", "1000")]
-POLYLOGS += [("1.5", "3", "1.65"), ("3", "0.2", "8"), ("5", "0.01", "55")]
+POLYLOGS = [("1", "1.5", "1"), ("2", "1", "2.72"), ("1.5", "3", "1.65"), ("1", "3.01", "2"), ("1", "30", "100")]
+POLYLOGS += [("2", "50", "1000"), ("3", "0.2", "8"), ("5", "0.01", "55")]
 FAMILIES = [
     *(Noise(name, Fraction(s)) for name, s in product((2, 1), SCALES)),
     *(GeneralizedGaussian(Fraction(p), Fraction(s)) for p, s in product(("0.1", "0.5", "0.9"), SCALES)),
-    *(Polylog(Fraction(p), Fraction(d), Fraction(a), Fraction(s)) for (p, d, a), s in product(POLYLOGS, SCALES[::2])),
+    *(Polylog(Fraction(p), Fraction(d), Fraction(a), Fraction(s)) for s, (p, d, a) in product(SCALES[::2], POLYLOGS)),
 ]
 
 

@@ -19,15 +19,12 @@ STEPS = ["1", "0.01"]
 SPECS: list[dict[str, Any]] = [{"kind": kind, **given} for kind, known in REGISTRY.items() for given in known.stated]
 
 
-def cases() -> list[tuple[dict[str, Any], Fraction]]:
-    return [(spec, Fraction(step)) for spec in SPECS for step in STEPS]
-
-
 def test_every_additive_kind_is_here() -> None:
     assert {kind for kind, m in CATALOGUE.items() if m.additive} | {"root"} == {spec["kind"] for spec in SPECS}
 
 
-@pytest.mark.parametrize(("spec", "step"), cases(), ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("step", STEPS)
 def test_errors_are_the_sums(spec: dict[str, Any], step: Fraction) -> None:
     m = build(spec, step)
     noise = noise_of(m)
@@ -43,7 +40,8 @@ def test_errors_are_the_sums(spec: dict[str, Any], step: Fraction) -> None:
             assert m.variance(total) == pytest.approx(float(square * CTX.mpf(float(step)) ** 2), rel=1e-10)
 
 
-@pytest.mark.parametrize(("spec", "step"), cases(), ids=str)
+@pytest.mark.parametrize("spec", SPECS, ids=str)
+@pytest.mark.parametrize("step", STEPS)
 def test_intervals_around_are_the_smallest_that_cover(spec: dict[str, Any], step: Fraction) -> None:
     m = build(spec, step)
     noise = noise_of(m)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.cli import main
+from pipeline.accounting import calibrate
 from tests.support.mistakes import PLAN, write_domain
 
 
@@ -52,7 +53,11 @@ def test_scales_are_compared_and_drawn(capsys: pytest.CaptureFixture[str], tmp_p
     assert "not proved from ε = 1 on, it is NOT enough here" in run(capsys, *asked)
 
 
-def test_the_best_alpha_is_shown_among_those_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_alpha_is_shown_among_those_tried(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate, "ALPHAS", calibrate.ALPHAS[::30])  # what the search finds: test_best_alpha.py
+    monkeypatch.setattr(calibrate, "FIRST", (0, 1, 2, 3))
     asked = ("--kind", "symmetric_stable", "--set", "policy=paper", "--interval", 9, "--at", 30, "--best-alpha", "loss")
     found = run_json(capsys, *asked)
     tried = {entry["alpha"]: entry["value"] for entry in found["best_alpha"]["tried"]}
