@@ -1,10 +1,12 @@
-"""What each parameter of a public function means, said once for Python, the command line and its page; locations."""
+"""What each parameter of a public function means: said once, for Python, the command line and its page of reference.
+
+Locations among them are paths or URIs, as users write them.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
-from os import PathLike
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pipeline.base.errors import PlanError
@@ -129,7 +131,7 @@ FIGURES = ("cbp-2010", "cbp-2011")
 Data = Annotated[Any, Arg("location of the microdata", "URI", option=True, default="dataset.path of the plan")]
 NewFolder = Annotated[Any, Arg("folder to write, new or empty", "DIR", option=True)]
 KeyFile = Annotated[
-    str | PathLike[str] | None, Arg("the publisher's public key: the manifest must be signed by it", "PUBLIC")
+    str | os.PathLike[str] | None, Arg("the publisher's public key: the manifest must be signed by it", "PUBLIC")
 ]
 ReleaseFolders = Annotated[
     Sequence[LocationLike] | LocationLike, Arg("folders or URIs that hold release.json", "OUT/RELEASE", several=True)

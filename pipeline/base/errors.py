@@ -1,4 +1,8 @@
-"""The errors a user may see, in plain lines that say what, where and what to do; each class fixes its exit code."""
+"""The errors a user may see, in plain lines that say what, where and what to do; each class fixes its exit code.
+
+Of an unknown name a message says which known one was meant: by a misspelling, an abbreviation, or the field's other
+word for it.
+"""
 
 import errno
 import re
