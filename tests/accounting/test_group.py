@@ -1,7 +1,6 @@
 """The loss of a group of records: worked values, exact upper bounds, and divergences of the real noise beneath them."""
 
 import math
-from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import pytest
@@ -10,6 +9,8 @@ from hypothesis import strategies as st
 from mpmath import mp
 
 from pipeline.accounting.placements import ROOT_BITS, one_cell, pure, root_above, simple, tight
+from tests.support.divergence import renyi
+from tests.support.lattice import Noise
 from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.transformed_kinds import Log
 
@@ -74,11 +75,6 @@ def test_a_root_of_less_than_nothing_is_refused() -> None:
         root_above(Fraction(-1))
 
 
-def gaussian_divergence(alpha: float, influences: Sequence[Fraction], sigma: float) -> float:
-    """Return D_α between Gaussian noise on all of a firm's cells and on none: cells are independent."""
-    return alpha * sum(float(d) ** 2 for d in influences) / (2 * sigma**2)
-
-
 @settings(max_examples=50)
 @given(influences=RECORDS)
 def test_records_of_one_cell_lose_what_their_sum_does_and_the_tight_group_loss_bounds_it(
@@ -92,27 +88,19 @@ def test_records_of_one_cell_lose_what_their_sum_does_and_the_tight_group_loss_b
     assert alone >= together if len(influences) == 1 else alone < together
 
 
-def renyi(weights: Callable[[int], float], alpha: float, distance: int, reach: int) -> float:
-    """Return D_α(Z ‖ Z + distance) of lattice noise with these log-weights, by the sum over −reach … reach."""
-    total = mp.fsum(mp.exp(weights(abs(k))) for k in range(-reach, reach + 1))
-    moment = mp.fsum(
-        mp.exp(alpha * weights(abs(k)) + (1 - alpha) * weights(abs(k - distance))) for k in range(-reach, reach + 1)
-    )
-    return float(mp.log(moment / total) / (alpha - 1))
-
-
 @pytest.mark.parametrize("influences", [(3, 4), (1, 1, 1), (2, 9), (10, 10)])
 def test_the_divergence_of_laplace_noise_lies_below_the_bounds_of_a_cell(influences: tuple[int, ...]) -> None:
     mechanism = Laplace(sigma=Fraction(8))
     steps = [Fraction(d) for d in influences]
     bound = float(one_cell(mechanism.loss_at, tight, steps))
     assert bound <= float(tight(mechanism.loss_at(d) for d in steps))
-    for alpha in (1.01, 2, 5, 30):
-        divergence = renyi(lambda k: -mp.mpf(k) / 8, alpha, sum(influences), 400)
-        assert divergence <= alpha * bound
+    noise, shift = Noise(1, Fraction(8)), sum(influences)
+    for alpha in map(Fraction, ("1.01", "2", "5", "30")):
+        divergence = renyi(noise, shift, alpha)
+        assert divergence <= float(alpha) * bound
         assert divergence <= float(one_cell(mechanism.pure_loss_at, pure, steps))  # type: ignore[arg-type]
     largest = float(max(mechanism.loss_at(d) for d in steps))  # a group loss that forgets all but the largest
-    assert renyi(lambda k: -mp.mpf(k) / 8, 1.01, sum(influences), 400) > 1.01 * largest
+    assert renyi(noise, shift, Fraction("1.01")) > 1.01 * largest
 
 
 def test_a_log_cell_of_many_records_loses_far_less_than_the_group_of_its_losses() -> None:
