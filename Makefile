@@ -79,7 +79,7 @@ faults: $(READY) ## faults done to real releases: less than an hour, and a table
 
 .PHONY: drill
 drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow; then the faults, with their table
-	$(BIN)/python -m pytest -m drill; drills=$$?; $(BIN)/python -m tests.faults && exit $$drills
+	$(BIN)/python -m pytest -m "drill or hypothesis" --hypothesis-profile drill; drills=$$?; $(BIN)/python -m tests.faults && exit $$drills
 
 BENCH := $(WORK)/bench/venv
 BENCH_READY := $(BENCH)/.ready
