@@ -71,9 +71,14 @@ def today(
     like: Annotated[str, Arg("the published figures", choices=FIGURES, option=True)],
     *,
     beside: Annotated["Plan | None", Arg("errors of the plan's tables in the same cells", "PLAN", "plan")] = None,
+    reconciled: Annotated[bool, Arg("with --beside: once tables add up; so are plans that derive some")] = False,
 ) -> dict[str, Any]:
     """Return what of published figures is withheld today, and with a plan its errors in the same cells."""
-    return withheld_today(like) if beside is None else beside_today(like, beside)
+    if beside is not None:
+        return beside_today(like, beside, reconciled=reconciled)
+    if reconciled:
+        raise PlanError(f"{arg('reconciled')}: it goes with {arg('beside')}")
+    return withheld_today(like)
 
 
 def withheld_today(figures: str) -> dict[str, Any]:
@@ -83,11 +88,12 @@ def withheld_today(figures: str) -> dict[str, Any]:
     return run(figures)
 
 
-def beside_today(figures: str, plan: "str | Path | Plan") -> dict[str, Any]:
+def beside_today(figures: str, plan: "str | Path | Plan", *, reconciled: bool = False) -> dict[str, Any]:
     """Return how large errors of a plan's tables by state and industry are in the cells of published figures.
 
     By today's flag and by true employment, with the share of today's withheld cells that become usable and what
-    records lose for it (docs/economy.md). Nothing is drawn, and no microdata are read.
+    records lose for it (docs/economy.md). With `reconciled`, and of a plan that derives tables, errors are those once
+    all tables add up. Nothing is drawn, and no microdata are read.
 
     Raises:
         PlanError: The plan has no such tables with additive noise.
@@ -95,7 +101,7 @@ def beside_today(figures: str, plan: "str | Path | Plan") -> dict[str, Any]:
     from pipeline.planning.study.todays_practice import beside_today as run  # noqa: PLC0415
     from prdp.plans import load_plan  # noqa: PLC0415
 
-    return run(figures, load_plan(plan)._model)
+    return run(figures, load_plan(plan)._model, reconciled=reconciled)
 
 
 @documented

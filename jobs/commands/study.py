@@ -75,11 +75,15 @@ def _print_beside(figures: dict[str, Any]) -> None:
     put("today: G, H: published with noise of less than 2 % and 5 %; D, S: withheld")
     put("employment, payroll: median relative error; 90 %: nine in ten errors are below")
     put()
-    rows = [["level", "withheld today", "of these usable: employment"]]
+    rows = [["level", "withheld today", "usable", "usable cells", "worse than today"]]
     for level in figures["levels"]:
-        rows.append([level["level"], f"{level['withheld_share']:.1%}", f"{level['usable_employment']:.0%}"])
+        shares = (f"{level[of]:.0%}" for of in ("usable_employment", "usable_cells", "worse_cells"))
+        rows.append([level["level"], f"{level['withheld_share']:.1%}", *shares])
     print_columns(rows)
-    put("usable: the chance of a relative error of at most 30 %, on average over cells")
+    put("employment; usable: chance of an error of at most 30 %, on average over cells")
+    put("usable cells: withheld today, standard error here at most 30 %")
+    put("worse than today: of the cells published, those with one above 5 %")
+    put(f"errors: {'once all tables add up' if figures['reconciled'] else 'as released'}")
     put()
     rows = [["level", "employees", "cells", *(head for of in ("estab.", *MEASURED[1:]) for head in (of, "90 %"))]]
     for level in figures["levels"]:

@@ -28,7 +28,7 @@ from typing import Self
 
 import numpy as np
 
-from udfs.numbers.arrays import Floats, Mask
+from udfs.numbers.arrays import Floats, Int64s, Mask
 
 NOTHING = 1e-13  # of the largest information, after scaling, below which there is none
 TINY = 1e-300
@@ -149,38 +149,31 @@ class Lattice:
         inverses, _ = self._inverses(variances)
         known = np.where(np.isfinite(variances), variances, 0.0)
         falls = rows.parts * known * rows.precisions(variances)[:, None] ** 2
-        noises = (falls.T @ rows.squares).reshape(-1, *inverses.shape[1:])
-        noises = inverses @ noises[:, None] @ inverses * rows.tells[:, :, None, None]
-        size = inverses[0].size
-        of_residuals = (rows.factors[:, :, None] * rows.wanted.reshape(-1, 1, size)).reshape(len(noises), -1)
-        return of_residuals @ inverses.ravel(), of_residuals @ noises.reshape(len(noises), -1).T
+        covariances = rows.sums @ inverses @ rows.sums.T
+        estimates, grows = np.empty(len(rows.parts)), np.empty((len(rows.parts), len(rows.parts)))
+        for k in range(len(rows.sums)):
+            some = np.flatnonzero(rows.kind == k)
+            estimates[some] = rows.factors[some] @ covariances[:, k, k]
+            grows[some] = rows.factors[some] @ (rows.shares.T * covariances[:, k, rows.kind] ** 2)
+        return rows.weights @ estimates, rows.weights @ grows @ falls
 
     @cached_property
     def _rows(self) -> "_Rows":
-        codes = self.tables[0].sums.shape[1]
         parts = np.zeros((sum(len(table.rows) for table in self.tables), len(self.numbers)))
-        wanted: list[Floats] = []
-        factors: list[Floats] = []
-        tells: list[Floats] = []
+        weights = np.zeros_like(parts.T)
         row = member = 0
         for table in self.tables:
             for shares in table.parts.values():
-                parts[row : row + len(shares), member] = shares
-                weights = shares * table.rows / max(float(shares @ table.rows), TINY)
-                wanted.append((table.sums.T * weights) @ table.sums)
-                factors.append(self._factors(table))
-                tells.append(self._shares(table))
+                place = slice(row, row + len(shares))
+                parts[place, member] = shares
+                weights[member, place] = shares * table.rows / max(float(shares @ table.rows), TINY)
                 member += 1
             row += len(table.rows)
-        sums = np.concatenate([table.sums for table in self.tables])
-        return _Rows(
-            squares=(sums[:, :, None] * sums[:, None, :]).reshape(len(sums), codes * codes),
-            shares=np.concatenate([np.tile(self._shares(table), (len(table.rows), 1)) for table in self.tables]),
-            parts=parts,
-            wanted=np.array(wanted).reshape(-1, codes, codes),
-            factors=np.array(factors).reshape(-1, len(self.cells)),
-            tells=np.array(tells).reshape(-1, len(self.cells)),
-        )
+        sums, kind = np.unique(np.concatenate([table.sums for table in self.tables]), axis=0, return_inverse=True)
+        of_rows = [(self._shares(table), self._factors(table)) for table in self.tables for _ in table.rows]
+        shares, factors = (np.array(each) for each in zip(*of_rows, strict=True))
+        squares = (sums[:, :, None] * sums[:, None, :]).reshape(len(sums), -1)[kind]
+        return _Rows(squares, sums, kind, parts, weights, shares, factors)
 
     def _estimates(self, variances: Sequence[float] | Floats) -> list[Floats]:
         """(r,) for each table: the variance of its rows' estimates."""
@@ -242,17 +235,18 @@ class Lattice:
 class _Rows:
     """All rows of a lattice's tables together, and all policies.
 
-    `squares`: (r, c·c) the products of each row's sums. `shares`: (r, e) n_e/n_T. `parts`: (r, m) which share of a row
-    has which policy's noise. Of each policy `wanted` (m, c, c), its weights of cells; `factors`, `tells` (m, e), the
-    factors and shares of its table.
+    `squares`: (r, c·c) the products of each row's sums. `sums`: (k, c) those that differ, `kind` (r,) which a row has.
+    `parts`: (r, m) which share of a row has which policy's noise. `weights`: (m, r) which rows each policy's own cells
+    are. `shares`, `factors`: (r, e) those of the row's table.
     """
 
     squares: Floats
-    shares: Floats
+    sums: Floats
+    kind: Int64s
     parts: Floats
-    wanted: Floats
+    weights: Floats
+    shares: Floats
     factors: Floats
-    tells: Floats
 
     def precisions(self, variances: Sequence[float] | Floats) -> Floats:
         """Return (r,) 1 over the variance of each row's noise, 0 where it has none."""

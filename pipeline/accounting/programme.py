@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import log, sqrt
-from typing import Any
+from math import log, pi, sqrt
+from typing import Any, Self
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -151,8 +151,9 @@ class Programme:
         self.unknowns = [problem.unknowns[v] for v in self.measured]
         self.owner = {i: (v, family) for v, each in enumerate(self.unknowns) for i, family in each.members.items()}
         self.goals = goals_of(problem)
-        self.of_lattice = [[g for g in self.goals if g.lattice == n] for n in range(len(problem.lattices))]
-        self.alone = [g for g in self.goals if g.lattice is None and g.row in self.owner]
+        self.cells = Cells.of(self.goals)
+        self.wished = [g for g, goal in enumerate(self.goals) if goal.wanted is not None]
+        self.most = np.array([self.goals[g].most for g in self.wished])
         self.fixed = {
             i: problem.policy.queries[i].mechanism.variance(0.0)
             for lattice in problem.lattices
@@ -165,7 +166,7 @@ class Programme:
         for b, terms in tuple(self.seen):
             self._add(b, terms)
         self._grouped: dict[int, list[tuple[Curve, Int64s, Floats]]] = {}
-        self._last: dict[tuple[int, bytes], tuple[Floats, Floats]] = {}
+        self._last: tuple[bytes, Floats, Floats] | None = None
 
     def _members_by_curve(self) -> list[tuple[Curve, list[int], Int64s]]:
         """Return the members together whose variances share a curve, with the numbers of their unknowns."""
@@ -242,61 +243,45 @@ class Programme:
 
     def missed(self, x: Floats) -> tuple[float, Floats]:
         """Return the weighted mean of the smooth shares of unusable cells, and its slopes."""
-        known, slopes = self.variances(x)
-        total, gradient = 0.0, np.zeros(len(x))
-        for goal in self.alone:
-            share, slope = _missed(goal, known[goal.row])
-            total += goal.weight * share
-            gradient[self.owner[goal.row][0]] += goal.weight * slope * slopes[goal.row]
-        for lattice, goals in zip(self.problem.lattices, self.of_lattice, strict=True):
-            reconciled, pulls = self._reconciled(lattice, x)
-            for goal in goals:
-                share, slope = _missed(goal, float(reconciled[goal.row]))
-                total += goal.weight * share
-                gradient += goal.weight * slope / reconciled[goal.row] * pulls[goal.row]
-        return total, gradient
+        variances, slopes = self._estimates(x)
+        shares, grows = self.cells.missed(variances)
+        weights = np.array([goal.weight for goal in self.goals])
+        return float(weights @ shares), (weights * grows) @ slopes
 
-    def _reconciled(self, lattice: Lattice, x: Floats) -> tuple[Floats, Floats]:
-        """Return (m,) the variances of estimates, and (m, v) their slopes; those of the last x are kept."""
-        key = id(lattice), x.tobytes()
-        if key not in self._last:
+    def _estimates(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return (g,) the variance of each goal, and (g, v) the slopes of its logarithm; the last x's."""
+        if self._last is None or self._last[0] != x.tobytes():
             known, slopes = self.variances(x)
-            reconciled, of_members = lattice.slopes([known.get(i, np.inf) for i in lattice.numbers])
-            pulls = np.zeros((len(reconciled), len(x)))
-            for m, i in enumerate(lattice.numbers):
-                if i in self.owner:
-                    pulls[:, self.owner[i][0]] += of_members[:, m] * slopes[i]
-            self._last = {each: kept for each, kept in self._last.items() if each[1] == key[1]}
-            self._last[key] = reconciled, pulls
-        return self._last[key]
+            lattices = [self._reconciled(lattice, known, slopes) for lattice in self.problem.lattices]
+            variances, rows = np.empty(len(self.goals)), np.zeros((len(self.goals), len(x)))
+            for g, goal in enumerate(self.goals):
+                if goal.lattice is None:
+                    variances[g], rows[g, self.owner[goal.row][0]] = known[goal.row], slopes[goal.row]
+                else:
+                    reconciled, pulls = lattices[goal.lattice]
+                    variances[g], rows[g] = reconciled[goal.row], pulls[goal.row] / reconciled[goal.row]
+            self._last = x.tobytes(), variances, rows
+        return self._last[1:]
+
+    def _reconciled(
+        self, lattice: Lattice, known: Mapping[int, float], slopes: Mapping[int, float]
+    ) -> tuple[Floats, Floats]:
+        """Return (m,) the variances of estimates, and (m, v) their slopes."""
+        reconciled, of_members = lattice.slopes(_of_members(lattice, known))
+        owned = [(m, self.owner[i][0], slopes[i]) for m, i in enumerate(lattice.numbers) if i in self.owner]
+        moved = np.zeros((len(lattice.numbers), len(self.unknowns)))
+        for m, v, slope in owned:
+            moved[m, v] = slope
+        return reconciled, of_members @ moved
 
     def wishes(self, x: Floats) -> tuple[Floats, Floats]:
         """Return ln(variance / largest wished) of each goal with a wish, and its slopes."""
-        known, slopes = self.variances(x)
-        gaps: list[float] = []
-        rows: list[Floats] = []
-        for goal in (each for each in self.goals if each.wanted is not None):
-            row = np.zeros(len(x))
-            if goal.lattice is None:
-                variance = known[goal.row]
-                row[self.owner[goal.row][0]] = slopes[goal.row]
-            else:
-                reconciled, pulls = self._reconciled(self.problem.lattices[goal.lattice], x)
-                variance = float(reconciled[goal.row])
-                row = pulls[goal.row] / variance
-            gaps.append(log(variance / goal.most))
-            rows.append(row)
-        return np.array(gaps), np.array(rows).reshape(-1, len(x))
+        variances, slopes = self._estimates(x)
+        return np.log(variances[self.wished] / self.most), slopes[self.wished]
 
-    def goal_variances(self, x: Floats) -> list[float]:
-        """Return the variance of each goal's cells."""
-        known, _ = self.variances(x)
-        return [
-            known[goal.row]
-            if goal.lattice is None
-            else float(self._reconciled(self.problem.lattices[goal.lattice], x)[0][goal.row])
-            for goal in self.goals
-        ]
+    def goal_variances(self, x: Floats) -> Floats:
+        """Return the variance of the cells of each goal."""
+        return self._estimates(x)[0]
 
     def by_use(self, x: Floats) -> list[int]:
         """Return the unknowns that are all of a table in a lattice, what matters least to what is missed first."""
@@ -336,11 +321,27 @@ def _of_members(lattice: Lattice, known: Mapping[int, float]) -> list[float]:
     return [known.get(i, np.inf) for i in lattice.numbers]
 
 
-def _missed(goal: Goal, variance: float) -> tuple[float, float]:
-    """Return the mean of 2Φ(−z), z = within·total/σ, and by how much it grows with ln V: the mean of z·φ(z)."""
-    totals, shares = goal.sizes
-    z = float(goal.error["within"]) * totals / sqrt(variance)
-    return float(2 * ndtr(-z) @ shares), float((z * np.exp(-z * z / 2) / sqrt(2 * np.pi)) @ shares)
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of several goals in one row: `within`·total and the share of each, and where each goal's begin."""
+
+    errors: Floats
+    shares: Floats
+    starts: Int64s
+
+    @classmethod
+    def of(cls, goals: Sequence[Goal]) -> Self:
+        """Return the cells of some goals."""
+        sizes = [(float(goal.error["within"]) * goal.sizes[0], goal.sizes[1]) for goal in goals]
+        errors, shares = (np.concatenate([np.zeros(0), *each]) for each in zip((np.zeros(0),) * 2, *sizes, strict=True))
+        return cls(errors, shares, np.cumsum([0, *(len(each) for each, _ in sizes)]))
+
+    def missed(self, variances: Floats) -> tuple[Floats, Floats]:
+        """Return (g,) the means of 2Φ(−z), z = within·total/σ, and of z·φ(z), by which they grow with ln V."""
+        counts = np.diff(self.starts)
+        z = self.errors / np.repeat(np.sqrt(variances), counts)
+        shares, grows = 2 * ndtr(-z) * self.shares, z * np.exp(-z * z / 2) / sqrt(2 * pi) * self.shares
+        return np.add.reduceat(shares, self.starts[:-1]), np.add.reduceat(grows, self.starts[:-1])
 
 
 def goals_of(problem: Problem) -> list[Goal]:

@@ -25,6 +25,7 @@ Gaps = Callable[[Floats], tuple[Floats, Floats]]  # logarithms that are to be at
 ROUNDS = 12  # of kinds, and of worst query sets
 STEPS, EXACT, ROUGH = 250, 1e-9, 1e-6  # of SLSQP, and of the share of cells at which it stops
 FEW = 60  # steps of SLSQP where it need not be exact
+STEEPEST = 1.0  # of the share's slopes, scaled: SLSQP begins with a curvature of 1, and so ends sooner, and lower
 DISAPPOINTED = 3  # kinds that promised less than they cost, after which no other is tried
 CHEAPER = 1e-3  # relative, by which another kind must be
 DERIVED = 3e-4  # of the mean share of cells, that all tables may cost that are not measured
@@ -56,22 +57,28 @@ def solved(programme: Programme, x: Floats, exact: float = EXACT) -> Floats:
 
 
 def _solved_once(programme: Programme, x: Floats, exact: float) -> Floats:
-    wished = any(goal.wanted is not None for goal in programme.goals)
+    wished = bool(programme.wished)
     if wished and not _is_met(programme, x):
-        excess, x = least_excess(programme, x, of_limits=False)
+        excess, x = least_excess(programme, x, of_limits=False, steps=STEPS if exact == EXACT else FEW)
         if excess > 2 * MET:
             raise Unreached(sqrt(np.exp(excess)), _shares(programme, x))
     constraints = [_at_most(programme.spent), *([_at_most(programme.wishes)] if wished else [])]
     for _ in range(RESTARTS if exact == EXACT else 1):
-        before = programme.missed(x)[0]
+        before, slopes = programme.missed(x)
+        times = STEEPEST / max(float(np.abs(slopes).max()), ROUGH)
+
+        def scaled(x: Floats, times: float = times) -> tuple[float, Floats]:
+            share, slopes = programme.missed(x)
+            return times * share, times * slopes
+
         solved = minimize(
-            programme.missed,
+            scaled,
             x,
             jac=True,
             method="SLSQP",
             bounds=programme.bounds(),
             constraints=constraints,
-            options={"maxiter": STEPS if exact == EXACT else FEW, "ftol": exact},
+            options={"maxiter": STEPS if exact == EXACT else FEW, "ftol": times * exact},
         )
         if _is_met(programme, x) and not _is_met(programme, solved.x):
             break
@@ -105,7 +112,7 @@ def _at_most(of: Gaps) -> dict[str, Any]:
     return {"type": "ineq", "fun": lambda x: -of(x)[0], "jac": lambda x: -of(x)[1]}
 
 
-def least_excess(programme: Programme, x: Floats, *, of_limits: bool) -> tuple[float, Floats]:
+def least_excess(programme: Programme, x: Floats, *, of_limits: bool, steps: int = STEPS) -> tuple[float, Floats]:
     """Return the least logarithm by which all limits, or else all wished variances, are exceeded; and where.
 
     The others are kept. With `of_limits` limits that many times as large are the smallest under which wishes are met.
@@ -133,7 +140,7 @@ def least_excess(programme: Programme, x: Floats, *, of_limits: bool) -> tuple[f
             method="SLSQP",
             bounds=programme.bounds(),
             constraints=[_at_most(kept)],
-            options={"maxiter": STEPS, "ftol": MET / 10},
+            options={"maxiter": steps, "ftol": MET / 10},
         )
         if kept(solved.x)[0].max() <= MET:
             x = solved.x
@@ -214,7 +221,7 @@ def _first(problem: Problem) -> tuple[Programme, Floats]:
     everything = range(len(problem.unknowns))
     programme = Programme(problem, Curves(_largest(problem)), everything)
     x = _start(programme)
-    wished = any(goal.wanted is not None for goal in programme.goals)
+    wished = bool(programme.wished)
     if not wished or _is_met(programme, x):
         return programme, x
     free = replace(problem, unknowns=[replace(each, usable_share=None) for each in problem.unknowns])

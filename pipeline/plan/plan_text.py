@@ -208,7 +208,7 @@ def _require_kind(text: PlanText, path: Path, what: str) -> None:
 def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
     """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
     try:
-        return replace(parsed(written(_plain(data)), path), in_file=False)
+        return replace(parsed(written(unshared(data)), path), in_file=False)
     except yaml.representer.RepresenterError:
         raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
 
@@ -218,11 +218,12 @@ def public_file(folder: Path, name: str) -> Path:
     return Path(os.path.normpath(folder / name))
 
 
-def _plain(value: Any) -> Any:
+def unshared(value: Any) -> Any:
+    """Return a copy of plain data of which no part stands in two places, as what YAML's aliases name does."""
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: unshared(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [unshared(each) for each in value]
     return str(value) if isinstance(value, Path) else value
 
 

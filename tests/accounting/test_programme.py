@@ -164,7 +164,9 @@ def test_of_a_table_with_parts_none_is_left_out_alone() -> None:
     split = LatticeTable.of(0, {2: 0.5, 3: 0.5})
     lattice = replace(nested(0, 1, 2), tables=[LatticeTable.of(2, {0: 1.0}), LatticeTable.of(1, {1: 1.0}), split])
     asked = problem([GAUSSIAN] * 4, [1] * 4, [((10, 10, 10, 10), 2)])
-    unknowns = [replace(each, error=ERRORS[min(v, 2)]) for v, each in enumerate(asked.unknowns)]
+    large = Target.of("unusable", within=Fraction("0.3"), sizes=((1e9, 1.0),))  # usable whatever is measured
+    errors = [ERRORS[0], large, ERRORS[2], ERRORS[2]]
+    unknowns = [replace(each, error=error) for each, error in zip(asked.unknowns, errors, strict=True)]
     result = settled(replace(asked, unknowns=unknowns, lattices=[lattice], derive=True))
     left_out = {i for each in result.derived for i in each.members}
     assert left_out.isdisjoint({2, 3})

@@ -72,6 +72,32 @@ def test_a_draft_becomes_a_plan_with_other_kinds_and_derived_tables(draft: Path,
     assert out.read_text().startswith("# A small programme.\n")
 
 
+PARTS = """{by: naics2, parts: {"23": *gaussian, "31-33": *gaussian}, others: *gaussian}"""
+
+
+def test_tables_that_share_a_mechanism_by_an_alias_have_scales_of_their_own(draft: Path) -> None:
+    """Each table's scales in the plan are those that were chosen for it: the alias is no mechanism of all."""
+    changes = {
+        "by: [county], mechanism: *gaussian": f"by: [county, naics2], mechanism: &parts {PARTS}",
+        "by: [naics2, state], mechanism: *gaussian": "by: [naics2, state], mechanism: *parts",
+        "derive: true": "derive: false",
+        "usable: 0.3": "weight: 1",
+    }
+    text = DRAFT
+    for old, new in changes.items():
+        text = text.replace(old, new, 1)
+    draft.write_text(text)
+    result = prdp.allocate(draft)
+    written = {query["name"]: query["mechanism"] for query in result.plan.source["queries"]}
+    chosen = [each for each in result.to_json()["found"] if "part" in each]
+    assert {each["query"] for each in chosen} == {"emp_county", "emp_n2_state"}
+    for each in chosen:
+        of_parts = written[each["query"]]
+        part = of_parts["others"] if each["part"] == "others" else of_parts["parts"][each["part"]]
+        assert part["sigma"] == each["sigma"]
+    assert len({(each["query"], each["sigma"]) for each in chosen}) == len({each["sigma"] for each in chosen}) == 2
+
+
 def test_a_wish_that_cannot_be_had_is_refused_with_the_nearest(draft: Path, capsys: Any) -> None:
     draft.write_text(DRAFT.replace("usable: 0.3", "usable: 0.99"))
     assert main(["calibrate", str(draft)]) == 3

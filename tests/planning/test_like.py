@@ -331,7 +331,7 @@ def test_errors_beside_today_are_those_of_the_noise(beside: dict[str, Any]) -> N
 
 def test_the_page_shows_what_is_beside_today(beside: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prdp.plans.load_plan", lambda path, set: path)
-    monkeypatch.setattr("prdp.studies.beside_today", lambda figures, plan: beside)
+    monkeypatch.setattr("prdp.studies.beside_today", lambda figures, plan, reconciled: beside)
     code, text, _ = command("generate", "--like", "cbp-2011", "--describe", "--beside", "cbp-detailed.yaml")
     page = (DOCS / "economy" / "figures.txt").read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= 80

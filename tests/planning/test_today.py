@@ -1,12 +1,18 @@
-"""Multiplicative noise as agencies add it: its density, closed forms of variances, flags; on synthetic microdata."""
+"""Multiplicative noise as agencies add it: its density, closed forms of variances, flags; a plan in today's cells."""
 
 from math import sqrt
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
+import prdp
+from pipeline.base.errors import PlanError
+from pipeline.planning.economy.published import allocated, published
 from pipeline.planning.study.todays_practice import FactorNoise
+from prdp.studies import today
 from tests.support.factors import cell_variance, draw, flags, totals_with_factors
 from tests.support.statistics import level
 from tests.support.world import records
@@ -133,3 +139,68 @@ WRONG = [(1.0, 1.2), (0.9, 1.2), (1.2, 1.2), (1.2, 1.1), (1.1, 2.1), (float("nan
 def test_factors_that_could_be_one_are_refused(a: float, b: float) -> None:
     with pytest.raises(ValueError, match="1 < a < b"):
         FactorNoise(a=a, b=b)
+
+
+SIGMA, COUNTIES = 40.0, 5  # of Rhode Island
+
+
+@pytest.fixture(scope="module")
+def by_county(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return a plan of Rhode Island that measures counties by NAICS 6, and derives states by industry."""
+    made = prdp.generate_like("cbp-2011", tmp_path_factory.mktemp("today") / "like", states=["44"])
+    data = prdp.load_plan(made).source
+    data["domain"] = {key: str(made.parent / "domain" / file) for key, file in FILES.items()}
+    data["dataset"]["keys"] = {"naics": "naics", "county": "county"}
+    noise = {"kind": "gaussian", "sigma": SIGMA}
+    statistics = {"est": {"count": "records"}, "emp": {"sum": "employment"}, "ap": {"sum": "payroll"}}
+    data["queries"] = [
+        {"name": f"co_{name}", **statistic, "by": ["county", "naics6"], "mechanism": noise}
+        for name, statistic in statistics.items()
+    ]
+    data["derived"] = [
+        {"name": f"st_{name}_{digits}", **statistic, "by": ["state", f"naics{digits}"]}
+        for name, statistic in statistics.items()
+        for digits in range(2, 7)
+    ]
+    return {key: value for key, value in data.items() if key != "budget"}
+
+
+FILES = {"naics": "naics.csv", "county": "counties.csv"}
+
+
+def test_derived_tables_are_judged_once_reconciled_in_closed_form(by_county: dict[str, Any], tmp_path: Path) -> None:
+    """A state is the sum of its five counties alone: its standard error is sqrt(5)·40."""
+    beside = prdp.beside_today("cbp-2011", prdp.load_plan(by_county, folder=tmp_path))
+    known, level = published("cbp-2011"), beside["levels"][-1]
+    place = known.level(6)
+    judged = (known.establishments[place] > 0) & (known.flag[place] != "")
+    totals = allocated(known).employment[place][judged].astype(float)
+    withheld = np.isin(known.flag[place][judged], ["D", "S"])
+    assert beside["reconciled"]
+    assert level["tables"]["employment"] == "st_emp_6"
+
+    def shares(error: float) -> tuple[float, float, float]:
+        chances = 2 * stats.norm.cdf(0.3 * totals[withheld] / error) - 1
+        worse = np.mean(error > 0.05 * totals[~withheld])
+        return float(chances.mean()), float(np.mean(error <= 0.3 * totals[withheld])), float(worse)
+
+    stated = [level[name] for name in ("usable_employment", "usable_cells", "worse_cells")]
+    assert stated == pytest.approx(shares(sqrt(COUNTIES) * SIGMA), abs=0.01)
+    assert stated != pytest.approx(shares(SIGMA), abs=0.01)  # the twin: the noise of one county
+
+
+def test_a_plan_that_measures_all_is_judged_as_asked(by_county: dict[str, Any], tmp_path: Path) -> None:
+    noise = {"kind": "gaussian", "sigma": SIGMA}
+    tables = [{**table, "mechanism": noise} for table in by_county["derived"]]
+    measured = {**by_county, "queries": [*by_county["queries"], *tables]}
+    plan = prdp.load_plan({key: value for key, value in measured.items() if key != "derived"}, folder=tmp_path)
+    released, reconciled = (prdp.beside_today("cbp-2011", plan, reconciled=each) for each in (False, True))
+    assert [each["reconciled"] for each in (released, reconciled)] == [False, True]
+    one, other = (each["levels"][-1] for each in (released, reconciled))
+    assert one["usable_cells"] < other["usable_cells"]
+    assert one["worse_cells"] > other["worse_cells"]
+
+
+def test_reconciled_goes_with_a_plan() -> None:
+    with pytest.raises(PlanError, match="reconciled=: it goes with beside="):
+        today("cbp-2011", reconciled=True)

@@ -1,7 +1,6 @@
 """The scales that a plan or a draft asks for, what they give, and the plan that states them; no microdata are read."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from itertools import takewhile
@@ -23,7 +22,7 @@ from pipeline.plan.drafts import Allocation, Place, allocation_of, bounds_of
 from pipeline.plan.load import NOTHING, draft_of, plan_of
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.plan_schema import UNUSABLE, WISHES
-from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, written
+from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, unshared, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.resolved import (
@@ -200,7 +199,7 @@ def _stated(
 
     `derived`: the numbers of queries that are not measured.
     """
-    stated = {key: value for key, value in deepcopy(dict(data)).items() if key != "calibrate"}
+    stated = {key: value for key, value in unshared(data).items() if key != "calibrate"}
     policy = problem.at(numbers)
     for i, place in allocation.places.items():
         unknown = next(each for each in problem.unknowns if i in each.members)

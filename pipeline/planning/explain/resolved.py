@@ -8,7 +8,7 @@ from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.base.errors import PlanError, PrdpError, StateError, arg
 from pipeline.plan.load import NOTHING, load_plan
 from pipeline.plan.model import OTHERS, Plan
-from pipeline.plan.plan_text import read_text, written
+from pipeline.plan.plan_text import read_text, unshared, written
 from pipeline.plan.structure import warnings
 from pipeline.planning.explain.verdict import named_part
 from udfs.numbers.exact import as_json
@@ -44,7 +44,7 @@ def resolved_plan(path: Path, out: Path | None, variables: Mapping[str, str] = N
     PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
     """
     plan = load_plan(path, variables)
-    data = read_text(path).data
+    data = unshared(read_text(path).data)
     solutions = solve_targets(plan, data)
     if out is not None:
         write_plan(written(data), out, plan, variables)

@@ -7,15 +7,17 @@ look at firms, whose establishments in a cell count together, with contributions
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import sqrt
 from typing import Any, Final
 
 import numpy as np
+from scipy.special import ndtri
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.level_lattices import reconciled_errors
+from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
 from pipeline.planning.economy.published import LEVELS, WITHHELD, Bools, allocated, published
-from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Int64s, Mask
 from udfs.numbers.exact import up_float
 from udfs.records.statistics import Count, Statistic, Sum
@@ -161,22 +163,27 @@ def by_rule(rules: Rules, of: Contributions) -> dict[str, Floats]:
 
 
 USABLE: Final = 0.3  # the largest relative error of a usable figure
+TODAYS: Final = 0.05  # the largest of a figure that is published today
 POINTS: Final = 100  # quantiles of the noise: chances are known to 1 / POINTS
 SIZES: Final = (0, 20, 100, 500, 5_000)  # the least true employment of each class of cells
 STATISTICS: Final = {"establishments": Count(), "employment": Sum("employment"), "payroll": Sum("payroll")}
 FLAGS: Final = "GHDS"  # published with noise below 2 %, below 5 %; withheld
 
 
-def beside_today(name: str, plan: Plan) -> dict[str, Any]:
+def beside_today(name: str, plan: Plan, *, reconciled: bool = False) -> dict[str, Any]:
     """Return relative errors of a plan's tables by state and industry in the cells of the figures `name`.
 
     Nothing is drawn: errors have the distribution of the plan's noise, by its quantiles. The true totals are those of
-    the microdata that `prdp generate --like` writes, which add up to the figures whatever the seed.
+    the microdata that `prdp generate --like` writes, which add up to the figures whatever the seed. With `reconciled`,
+    and of a plan that derives tables, errors are those once all tables add up: normal, with the standard error that
+    the lattice of the tables' levels expects.
 
     `levels`: of each level of industry the tables that were judged, and in classes of cells, by today's flag
     (`flags`) and by true employment (`sizes`), of each statistic the `median` and the `ninety` % quantile of the
     relative error, over cells and noise; null where it is infinite. `usable` is the chance that the relative error is
-    at most 30 %, on average over the class's cells, `usable_employment` that of all withheld cells together.
+    at most 30 %, on average over the class's cells, `usable_employment` that of all withheld cells together. By the
+    standard error of employment, `usable_cells` is the share of the withheld cells in which it is at most 30 % of the
+    total, `worse_cells` the share of the published ones in which it is above 5 %.
     `losses`: rho of these tables and of the whole plan at each limit's reference, and the most for all no larger.
 
     Raises PlanError where there are no such figures, or the plan has no single table with additive noise by state and
@@ -186,44 +193,69 @@ def beside_today(name: str, plan: Plan) -> dict[str, Any]:
     totals = allocated(figures)
     values = {"establishments": figures.establishments, "employment": totals.employment, "payroll": totals.payroll}
     known = (figures.establishments > 0) & (figures.flag != "")
+    reconciled = reconciled or bool(plan.derived)
     levels, shown = [], set()
     for digits in LEVELS:
         place = figures.level(digits)
-        tables = {of: _table(plan, f"naics{digits}", statistic) for of, statistic in STATISTICS.items()}
+        tables = {of: _table(plan, f"naics{digits}", statistic, reconciled) for of, statistic in STATISTICS.items()}
         shown |= {table.name for table in tables.values()}
         cells = known[place]
         true = {of: values[of][place][cells].astype(np.float64) for of in STATISTICS}
-        errors = {of: _errors(table.mechanisms[0], true[of]) for of, table in tables.items()}
+        errors = {of: _errors(table.quantiles, true[of]) for of, table in tables.items()}
         flag, size = figures.flag[place][cells], np.searchsorted(SIZES, true["employment"], side="right") - 1
-        withheld = np.isin(flag, WITHHELD)
+        withheld, standard = np.isin(flag, WITHHELD), tables["employment"].standard
         levels.append(
             {
                 "level": f"naics{digits}",
                 "tables": {of: table.name for of, table in tables.items()},
                 "withheld_share": float(withheld.mean()),
                 "usable_employment": _usable(errors["employment"][withheld]),
+                "usable_cells": float((standard <= USABLE * true["employment"][withheld]).mean()),
+                "worse_cells": float((standard > TODAYS * true["employment"][~withheld]).mean()),
                 "flags": {each: _class(errors, flag == each) for each in FLAGS},
                 "sizes": [{"from": least} | _class(errors, size == i) for i, least in enumerate(SIZES)],
             }
         )
-    return {"like": name, "levels": levels, "losses": _losses(plan, shown)}
+    return {"like": name, "reconciled": reconciled, "levels": levels, "losses": _losses(plan, shown)}
 
 
-def _table(plan: Plan, industry: str, statistic: Statistic) -> Query:
-    for query in plan.queries:
-        everywhere = set(query.by) == {"state", industry} and not query.where and query.split is None
-        if everywhere and query.statistic == statistic and query.mechanisms[0].additive:
-            return query
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """The errors in each cell of a table: quantiles of their magnitude, and the standard error."""
+
+    name: str
+    quantiles: Floats
+    standard: float
+
+
+def _table(plan: Plan, industry: str, statistic: Statistic, reconciled: bool) -> _Table:
+    for table in plan.published if reconciled else plan.queries:
+        everywhere = set(table.by) == {"state", industry} and not table.where and table.statistic == statistic
+        if everywhere and not (isinstance(table, Query) and (table.split or not table.mechanisms[0].additive)):
+            return _of_estimates(plan, table) if reconciled else _of_noise(table)
     of = "count: records" if statistic.counts else f"sum: {statistic.measure}"
     raise PlanError(f"the plan has no table by [{industry}, state] of {of} with one additive mechanism")
 
 
-def _errors(mechanism: Mechanism, totals: Floats) -> Floats:
-    """Return the relative errors of n totals at each of the noise's quantiles, of shape (n, POINTS)."""
-    levels = [Fraction(2 * i + 1, 2 * POINTS) for i in range(POINTS)]
-    noise = np.array([mechanism.interval_around(0.0, level)[1] for level in levels])
+def _of_noise(table: Any) -> _Table:
+    noise, levels = table.mechanisms[0], [Fraction(2 * i + 1, 2 * POINTS) for i in range(POINTS)]
+    quantiles = np.array([noise.interval_around(0.0, level)[1] for level in levels])
+    return _Table(table.name, quantiles, sqrt(noise.variance(0.0)))
+
+
+def _of_estimates(plan: Plan, table: Query | DerivedTable) -> _Table:
+    known = reconciled_errors(plan).get(table.name)
+    if known is None:
+        return _of_noise(table)  # no other table tells anything of it
+    if known[0] is None:
+        raise PlanError(f"the errors of {table.name} once reconciled are not known: its noise has no variance")
+    return _Table(table.name, known[0] * ndtri(0.5 + (np.arange(POINTS) + 0.5) / (2 * POINTS)), known[0])
+
+
+def _errors(quantiles: Floats, totals: Floats) -> Floats:
+    """Return the relative errors of n totals at each of the quantiles, of shape (n, POINTS)."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(noise == 0, 0.0, noise / totals[:, None])
+        return np.where(quantiles == 0, 0.0, quantiles / totals[:, None])
 
 
 def _class(errors: Mapping[str, Floats], cells: Bools) -> dict[str, Any]:
