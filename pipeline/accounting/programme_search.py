@@ -5,7 +5,7 @@ multipliers λ scales take the kinds of least Σ λ·loss at their variances; ta
 left unmeasured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log, sqrt
@@ -230,10 +230,22 @@ def _first(problem: Problem) -> tuple[Programme, Floats]:
     excess, there = least_excess(programme, x, of_limits=False)
     if excess <= 2 * MET or not any(each.choices for each in problem.unknowns):
         return programme, there
+    for swapped, start in _with_kinds_of_wishes(programme, there):
+        excess, there = least_excess(swapped, start, of_limits=False)
+        if excess <= 2 * MET:
+            return swapped, there
     other, x = _with_best_kinds(other, x)
     shares = [each.usable_share for each in problem.unknowns]
     unknowns = [replace(each, usable_share=share) for each, share in zip(other.problem.unknowns, shares, strict=True)]
     return Programme(replace(other.problem, unknowns=unknowns), programme.curves, everything, other.seen), x
+
+
+def _with_kinds_of_wishes(programme: Programme, x: Floats) -> Iterator[tuple[Programme, Floats]]:
+    """Yield the programme with the first other kind of all unknowns that have a wish, with their second, …"""
+    wished = [v for v, each in enumerate(programme.unknowns) if each.usable_share is not None]
+    for k in range(max(len(programme.unknowns[v].choices) for v in wished)):
+        able = [v for v in wished if len(programme.unknowns[v].choices) > k]
+        yield _changed(programme, x, [(v, *_as_kind(programme, v, x[v], k + 1), 0.0) for v in able])
 
 
 def smallest_limits(problem: Problem) -> float:
@@ -324,8 +336,17 @@ def _best_kind(programme: Programme, v: int, x: float, prices: Floats) -> tuple[
     best = min(range(len(kinds)), key=lambda k: costs[k][0])
     if best == 0 or not costs[best][0] < costs[0][0] * (1 - CHEAPER):
         return None
-    others = tuple(each for k, each in enumerate(kinds) if k != best)
-    return replace(unknown, members=kinds[best], choices=others), costs[best][1], costs[0][0] - costs[best][0]
+    return *_as_kind(programme, v, x, best), costs[0][0] - costs[best][0]
+
+
+def _as_kind(programme: Programme, v: int, x: float, k: int) -> tuple[Unknown, float]:
+    """Return an unknown with its k-th other kind, from 1, and the x at which that has its variance at x."""
+    unknown = programme.unknowns[v]
+    kinds = [unknown.members, *unknown.choices]
+    variance = float(programme.curves.variance(unknown.family).value(x))
+    moved = _at_variance(programme.curves.variance(next(iter(kinds[k].values()))), variance)
+    others = tuple(each for i, each in enumerate(kinds) if i != k)
+    return replace(unknown, members=kinds[k], choices=others), moved
 
 
 def _at_variance(curve: Curve, variance: float) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.level_lattices import reconciled_errors
+from pipeline.plan.drafts import reconciled_errors
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
 from pipeline.planning.economy.published import LEVELS, WITHHELD, Bools, allocated, published
