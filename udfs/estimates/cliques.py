@@ -44,6 +44,13 @@ def coarser(fine: Int32s, coarse: Int32s) -> Int32s | None:
     return to if np.array_equal(to[fine], coarse) else None
 
 
+def inside(fine: Int32s, coarse: Int32s) -> Int32s:
+    """Return the same of levels of which one is known to lie inside the other."""
+    to = coarser(fine, coarse)
+    assert to is not None
+    return to
+
+
 def _cells(levels: Levels) -> int:
     return math.prod(map(count, levels))
 
@@ -73,12 +80,14 @@ class Clique:
 class Cliques:
     """A group's cliques, parents before their children, and the normal equations over vectors of them.
 
-    Raises TooLarge where the cliques have more than `most` cells.
+    Raises TooLarge where the cliques have more than `most` cells. With `enumerated` the one clique is the base.
     """
 
-    def __init__(self, group: Group, most: int) -> None:
+    def __init__(self, group: Group, most: int, *, enumerated: bool = False) -> None:
         self.group = group
-        levels = _tree_like([tuple(map(blocks, k.table.positions, k.table.widths)) for k in group.known], most)
+        levels = [tuple(np.arange(n, dtype=np.int32) for n in group.shape)]
+        if not enumerated:
+            levels = _tree_like([tuple(map(blocks, k.table.positions, k.table.widths)) for k in group.known], most)
         size = sum(map(_cells, levels))
         if size > most:
             largest = sorted(group.known, key=lambda known: -math.prod(known.table.widths))

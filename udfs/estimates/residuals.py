@@ -6,7 +6,7 @@ remaining axis alone, on which levels may cross (counties, states and metropolit
 they are, by sparse elimination of the coarser cells (docs/mathematics.md, section 14).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from math import prod
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse.linalg import splu
 
-from udfs.estimates.cliques import Cliques, blocks, coarser, count
+from udfs.estimates.cliques import Cliques, blocks, coarser, count, inside
 from udfs.estimates.group import Known
 from udfs.estimates.tables import Along, Int32s
 from udfs.numbers.arrays import Floats
 
-LEAST = 1e-2  # of what coarser cells know: where no table knows the cells of a residual by themselves
+LEAST = 1e-4  # of what coarser cells know least: where no table knows the cells of a residual by themselves
+NOTHING, ROUNDING = 1e-6, 1e-12  # of a residual: what no table represents of it; what is not looked at any more
+MOST_ROUNDS = 50  # to represent it where no table knows the cells of a residual by themselves
 MOST_KINDS = 64  # of inverses in one residual
 NEAR = 0.02  # logarithms of weights that differ by less count as equal
 
@@ -52,8 +54,7 @@ class Axis:
         measure = [_added(labels, entries, count(labels)) for labels in levels]
         steps = []
         for coarse, fine, above, below in zip(levels, levels[1:], measure, measure[1:], strict=False):
-            to = coarser(fine, coarse)
-            assert to is not None
+            to = inside(fine, coarse)
             steps.append(Step(Along(to, count(coarse)), below / above[to]))
         return cls(levels, entries, measure, steps)
 
@@ -71,13 +72,11 @@ def _shaped(values: NDArray[Scalar], axis: int, dimensions: int) -> NDArray[Scal
     return values.reshape([-1 if other == axis else 1 for other in range(dimensions)])
 
 
-def analysed(cells: Floats, node: Node, axes: Mapping[int, Axis]) -> Iterator[tuple[Node, Floats]]:
+def analysed(
+    cells: Floats, node: Node, axes: Mapping[int, Axis], todo: Sequence[int] | None = None
+) -> Iterator[tuple[Node, Floats]]:
     """Yield of a function of cells, at the levels `node`, its part in each residual, which it is the sum of."""
-    todo = [axis for axis in axes if node[axis] >= 0]
-    yield from _analysed(cells, node, todo, axes)
-
-
-def _analysed(cells: Floats, node: Node, todo: list[int], axes: Mapping[int, Axis]) -> Iterator[tuple[Node, Floats]]:
+    todo = list(axes) if todo is None else todo
     if not todo:
         yield node, cells
         return
@@ -85,38 +84,37 @@ def _analysed(cells: Floats, node: Node, todo: list[int], axes: Mapping[int, Axi
     for level in range(node[axis], 0, -1):
         along, share = axes[axis].steps[level - 1]
         means = along.up(cells * _shaped(share, axis, cells.ndim), axis)
-        yield from _analysed(cells - along.down(means, axis), _moved(node, axis, level), rest, axes)
+        yield from analysed(cells - along.down(means, axis), _moved(node, axis, level), axes, rest)
         cells = means
-    yield from _analysed(cells, _moved(node, axis, 0), rest, axes)
+    yield from analysed(cells, _moved(node, axis, 0), axes, rest)
 
 
 def _moved(node: Node, axis: int, level: int) -> Node:
     return (*node[:axis], level, *node[axis + 1 :])
 
 
-def composed(parts: Mapping[Node, Floats], node: Node, axes: Mapping[int, Axis], *, adjoint: bool) -> Floats:
+def composed(
+    parts: Mapping[Node, Floats],
+    node: Node,
+    axes: Mapping[int, Axis],
+    todo: Sequence[int] | None = None,
+    *,
+    adjoint: bool,
+) -> Floats:
     """Return cells at the levels `node` from parts in all coarser crossings.
 
     `adjoint`: totals of cells, the transpose of what `analysed` does; else functions of cells, which it undoes.
     """
-    return _composed(parts, node, list(axes), axes, adjoint)
-
-
-def _composed(
-    parts: Mapping[Node, Floats], node: Node, todo: list[int], axes: Mapping[int, Axis], adjoint: bool
-) -> Floats:
+    todo = list(axes) if todo is None else todo
     if not todo:
         return parts[node]
     axis, rest = todo[0], todo[1:]
-    cells = _composed(parts, _moved(node, axis, 0), rest, axes, adjoint)
+    cells = composed(parts, _moved(node, axis, 0), axes, rest, adjoint=adjoint)
     for level in range(1, node[axis] + 1):
         along, share = axes[axis].steps[level - 1]
-        own = _composed(parts, _moved(node, axis, level), rest, axes, adjoint)
-        if adjoint:
-            more = along.down(cells - along.up(own, axis), axis) * _shaped(share, axis, own.ndim)
-        else:
-            more = along.down(cells, axis)
-        cells = own + more
+        own = composed(parts, _moved(node, axis, level), axes, rest, adjoint=adjoint)
+        below = cells - along.up(own, axis) if adjoint else cells
+        cells = own + along.down(below, axis) * (_shaped(share, axis, own.ndim) if adjoint else 1.0)
     return cells
 
 
@@ -159,8 +157,7 @@ class Residual:
         total = [np.zeros(columns)]
         place = dict[str, int]()
         for name, (labels, weight) in weights.items():
-            to = coarser(finest, labels)
-            assert to is not None
+            to = inside(finest, labels)
             key = b"" if np.array_equal(to, np.arange(self.width)) else to.tobytes()
             if key and key not in levels:
                 levels[key] = len(sums)
@@ -171,16 +168,16 @@ class Residual:
             place[name] = 1 + levels[key] if key else 0
             total[place[name]] += weight.reshape(-1)
         own, others = total[0], np.array(total[1:]).reshape(len(sums), columns)
-        most = max(float(own.max(initial=0.0)), float(others.max(initial=0.0)))
-        self.known = bool((own > 0).all())
-        self.own = np.where(own > 0, own, LEAST * np.maximum(others.sum(axis=0), most or 1.0))
+        least = np.where(others > 0, others, np.inf).min(axis=0, initial=np.inf)
+        self.unknown = np.flatnonzero((own == 0) & np.isfinite(least))
+        self.untold = np.flatnonzero((own == 0) & np.isinf(least))  # no table tells anything: nothing comes there
+        some = float(np.concatenate([own, others.reshape(-1)]).max(initial=0.0)) or 1.0
+        self.own = np.where(own > 0, own, LEAST * np.where(np.isinf(least), some, least))
         self.kinds, self.ratios = _alike(others / self.own)
         starts = np.cumsum([0, *(one.shape[0] for one in sums)])
         self.rows = [slice(a, b) for a, b in pairwise(starts)]
-        stacked = sparse.csr_array(sparse.vstack(sums)) if sums else sparse.csr_array((0, self.width))
-        sizes = np.diff(starts)
-        self.sums = stacked
-        self.inverses = [Inverse(stacked, np.repeat(ratios, sizes)) for ratios in self.ratios]
+        self.sums = sparse.csr_array(sparse.vstack(sums)) if sums else sparse.csr_array((0, self.width))
+        self.inverses = [Inverse(self.sums, np.repeat(ratios, np.diff(starts))) for ratios in self.ratios]
         self.shares = {}
         for name, (_, weight) in weights.items():
             of = total[place[name]]
@@ -208,9 +205,22 @@ class Residual:
         """Return N⁻¹·right."""
         return self._back(self._through(self._columns(right)) / self.own, right.shape)
 
-    def eliminated(self, right: Floats) -> Floats:
-        """Return K⁻¹·right, of which `represented` makes the tables' parts."""
-        return self._back(self._through(self._columns(right)), right.shape)
+    def eliminated(self, right: Floats) -> tuple[Floats, float]:
+        """Return what `represented` makes the tables' parts of, and what is left that they do not represent.
+
+        That is K⁻¹·right; where no table knows the finest cells, what these would represent is eliminated again.
+        """
+        columns = self._columns(right)
+        least = ROUNDING * float(np.abs(columns).max(initial=0.0))
+        left = float(np.abs(columns[:, self.untold]).max(initial=0.0))
+        columns = self._through(columns)
+        rounds, rest = 0, np.zeros_like(columns) if len(self.unknown) else columns[:, :0]
+        if len(self.unknown):
+            rest[:, self.unknown] = columns[:, self.unknown]
+        while rounds < MOST_ROUNDS and np.abs(rest).max(initial=0.0) > least:
+            rest, rounds = self._through(rest), rounds + 1
+            columns = columns + rest
+        return self._back(columns, right.shape), max(left, float(np.abs(rest).max(initial=0.0)))
 
     def represented(self, name: str, eliminated: Floats) -> Floats:
         """Return a table's part in the right side: functions of the cells of all tables that it is the sum of."""
@@ -250,6 +260,7 @@ class Residuals:
         self.tops = [self._node(one.levels) for one in cliques.cliques]
         self.of = {one.name: self._node(list(map(blocks, one.table.positions, one.table.widths))) for one in known}
         self.nodes: dict[Node, Residual] = {}
+        self._stated: dict[Node, Residual] = {}  # of the tables that represent functions in a residual
         finest: dict[Node, Int32s] = {}
         for one, top in zip(cliques.cliques, self.tops, strict=True):
             for node in product(*(range(level + 1) for level in top)):
@@ -262,11 +273,14 @@ class Residuals:
                 if all(a >= b for a, b in zip(self.of[one.name], node, strict=True))
             }
             columns = prod(len(of.measure[node[axis]]) for axis, of in self.axes.items())
-            self.nodes[node] = Residual(labels, self.axis, columns, weights)
-        self.bounds = all(residual.known for residual in self.nodes.values())
+            self.nodes[node] = self._stated[node] = Residual(labels, self.axis, columns, weights)
+            stated = {one.name: weights[one.name] for one in known if one.name in weights and self._states(one, node)}
+            if len(stated) < len(weights):
+                self._stated[node] = Residual(labels, self.axis, columns, stated)
+        self.bounds = not any(len(one.unknown) + len(one.untold) for one in self._stated.values())
         self._into = [
             {
-                node: Along(_inside(labels, one.levels[self.axis]), count(one.levels[self.axis]))
+                node: Along(inside(labels, one.levels[self.axis]), count(one.levels[self.axis]))
                 for node, labels in finest.items()
                 if all(a >= b for a, b in zip(top, node, strict=True))
             }
@@ -281,9 +295,7 @@ class Residuals:
         weight = known.weights.mean(axis=self.axis, keepdims=True)
         for axis, of in self.axes.items():
             positions, labels = known.table.positions[axis], of.levels[node[axis]]
-            held = positions >= 0
-            to = np.full(known.table.widths[axis], -1, dtype=np.int32)
-            to[positions[held]] = labels[held]
+            to = _level_of(known, axis, labels)
             squares = _added(positions, of.entries, len(to)) ** 2
             if weight.shape[axis] == 1:
                 spread = _added(to, squares, count(labels))
@@ -292,6 +304,14 @@ class Residuals:
                 weight = Along(to, count(labels)).up(weight * _shaped(squares, axis, self.dimensions), axis)
             weight = weight / _shaped(of.measure[node[axis]] ** 2, axis, self.dimensions)
         return np.asarray(weight, dtype=np.float64)
+
+    def _states(self, known: Known, node: Node) -> bool:
+        """Whether functions in a residual are some of a table's cells: it has all of each larger block, or nothing."""
+        for axis, of in self.axes.items():
+            outside = (known.table.positions[axis] < 0).astype(np.int32)
+            if outside.any() and (not node[axis] or coarser(of.levels[node[axis] - 1], outside) is None):
+                return False
+        return True
 
     def _parts(self, right: Floats) -> dict[Node, Floats]:
         """Return a function of cliques' cells as functions of the finest cells of each residual."""
@@ -317,32 +337,35 @@ class Residuals:
         """Return a bound of rᵀN⁻¹r for r = right: Σ V·ρ² for functions ρ of the tables' cells that r is the sum of.
 
         r = Σ Aᵀρ, so for every x (rᵀx)² = (Σ ρᵀA·x)² ≤ Σ V·ρ² · Σ (A·x)²/V = Σ V·ρ² · xᵀNx.
+        Infinite where tables do not represent all of it.
         """
-        parts = self._parts(right)
-        for node, residual in self.nodes.items():
-            parts[node] = residual.eliminated(parts[node])
-        total = 0.0
+        parts, left = self._parts(right), 0.0
+        most = max(float(np.abs(part).max(initial=0.0)) for part in parts.values())
+        for node, residual in self._stated.items():
+            parts[node], rest = residual.eliminated(parts[node])
+            left = max(left, rest)
+        total = 0.0 if left <= NOTHING * most else np.inf
         for known in self.cliques.group.known:
             top = self.of[known.name]
-            own = {
-                node: residual.represented(known.name, parts[node])
-                for node, residual in self.nodes.items()
-                if all(a >= b for a, b in zip(top, node, strict=True))
-            }
+            own, width = {}, int(known.table.positions[self.axis].max()) + 1
+            for node, residual in self._stated.items():
+                if known.name in residual.shares:
+                    own[node] = residual.represented(known.name, parts[node])
+                elif all(a >= b for a, b in zip(top, node, strict=True)):
+                    own[node] = np.zeros([width if n == self.axis else m for n, m in enumerate(parts[node].shape)])
             cells = composed(own, top, self.axes, adjoint=False)
             for axis, of in self.axes.items():
-                positions, labels = known.table.positions[axis], of.levels[top[axis]]
-                held = positions >= 0
-                to = np.full(known.table.widths[axis], -1, dtype=np.int32)
-                to[positions[held]] = labels[held]
-                cells = np.where(_shaped(to >= 0, axis, self.dimensions), Along(to, count(labels)).down(cells, axis), 0)
+                to, width = _level_of(known, axis, of.levels[top[axis]]), len(of.measure[top[axis]])
+                cells = np.where(_shaped(to >= 0, axis, self.dimensions), Along(to, width).down(cells, axis), 0)
             total += float((known.variance * cells**2).sum())
-        return total
+        return total if np.isfinite(total) else np.inf
 
 
-def _inside(fine: Int32s, coarse: Int32s) -> Int32s:
-    to = coarser(fine, coarse)
-    assert to is not None
+def _level_of(known: Known, axis: int, labels: Int32s) -> Int32s:
+    """Return in which block of a level each position of a table lies; −1 of one without entries."""
+    positions = known.table.positions[axis]
+    to = np.full(known.table.widths[axis], -1, dtype=np.int32)
+    to[positions[positions >= 0]] = labels[positions >= 0]
     return to
 
 

@@ -14,7 +14,7 @@ from udfs.estimates.preconditioners import Chain, Lattice
 from udfs.estimates.residuals import Residuals
 from udfs.estimates.rounding import Held, Units, displayed, rounded
 from udfs.estimates.tables import EstimateError, Int32s, Observed, add_scaled, dot, sums_between
-from udfs.estimates.variances import Drawn, Draws, Variances, alike, combined
+from udfs.estimates.variances import Drawn, Draws, Variances, alike
 from udfs.numbers.arrays import Floats, Int64s
 
 TOLERANCE = 1e-4
@@ -55,6 +55,10 @@ class Solver:
     @cached_property
     def _lattice(self) -> Lattice:
         return Lattice(self.group)
+
+    @cached_property
+    def _residuals(self) -> Residuals:
+        return Residuals(Cliques(self.group, self.group.size, enumerated=True))
 
     @property
     def space(self) -> Group | Cliques:
@@ -132,8 +136,14 @@ class Solver:
         return out
 
     def _bound(self, rest: Floats, size: float) -> float:
-        """Return a bound of ‖e‖_N²: rᵀM⁻¹r of the chain, or where its M is not below N, a cautious guess by `size`."""
-        return dot(rest, self.chain.solve(rest)) if self.chain.bounds else size / UNBOUNDED
+        """Return a bound of ‖e‖_N²: rᵀM⁻¹r of the chain, or where its M is not below N, what tables represent of r.
+
+        Where they do not represent all of it, or totals are fixed, it is a cautious guess by `size`.
+        """
+        if self.chain.bounds:
+            return dot(rest, self.chain.solve(rest))
+        bound = math.inf if self.fixed is not None else self._residuals.bound(rest)
+        return bound if bound < math.inf else size / UNBOUNDED
 
     def _improve(self, base: Floats, residual: Callable[[], Floats], scale: Callable[[], float]) -> float:
         """Improve `base` in place until the bound of its error, squared over `scale`, is small; return the bound.
@@ -222,7 +232,8 @@ class CliqueSolver(Solver):
         return self._residuals.solve(right)
 
     def _bound(self, rest: Floats, size: float) -> float:
-        return self._residuals.bound(rest) if self._bounds else size / UNBOUNDED
+        bound = self._residuals.bound(rest)
+        return bound if bound < math.inf else size / UNBOUNDED
 
     def rounded(self, estimate: Floats, units: Units) -> Floats:
         """Return a vector in whole units, whose cliques agree to the last one."""
@@ -285,9 +296,9 @@ class Estimates:
         shares = [0.0]
         for known in solver.group.known:
             if known.name in sums:
-                error = np.sqrt(combined(self._variances.inside(known), self._variances.outside(known)))
+                error = np.sqrt(self._variances.bounds(known))
                 off = np.abs(sums.pop(known.name))
-                shares.append(float(np.divide(off, error, out=error, where=error > 0).max(initial=0.0)))
+                shares.append(float(np.divide(off, error, out=np.zeros_like(off), where=error > 0).max(initial=0.0)))
         return units, max(shares)
 
     @cached_property

@@ -4,7 +4,7 @@ What the least-squares estimate knows of a cell is at least what any selection o
 (docs/mathematics.md, section 14): here the best that is found from inside the cell, and the best from outside it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.special import bdtrc, chdtri
 
 from udfs.estimates.group import Group, Known
 from udfs.estimates.tables import (
+    Along,
     EstimateError,
     Int32s,
     Observed,
@@ -31,74 +32,136 @@ def combined(one: Floats, other: Floats) -> Floats:
         return np.where(np.isinf(most) | (least == 0), least, least / (1 + least / most))
 
 
-class Variances:
-    """Bounds of the variances of one group's estimates; those of every table are computed once.
+def _up(cells: Floats, to: Positions, widths: Sequence[int]) -> Floats:
+    """Return the sums of cells, both broadcastable: an axis stays short where all its sums are alike."""
+    for axis, (positions, width) in enumerate(zip(to, widths, strict=True)):
+        if cells.shape[axis] == 1:
+            counts = np.bincount(positions[positions >= 0], minlength=width).astype(np.float64)
+            alike = counts[:1] if (counts == counts[:1]).all() else counts
+            cells = cells * alike.reshape([-1 if other == axis else 1 for other in range(cells.ndim)])
+        else:
+            cells = Along(positions, width).up(cells, axis)
+    return cells
 
-    With V the variance of a table's value: `inside`, B = 1/(1/V + 1/D), D the least sum of the parts' B over the finer
-    tables; `outside`, O = U + D' − B, with U = 1/(1/V' + 1/O') and D' of the coarser cell it lies in, the least over
-    the coarser tables. Published values that enter B and O are not the same, so 1/(1/B + 1/O) bounds the variance.
+
+def _at(cells: Floats, to: Positions, beside: float) -> Floats:
+    """Return for each finer cell that of the coarser one it lies in, both broadcastable; `beside` where in none."""
+    for axis, positions in enumerate(to):
+        if cells.shape[axis] == 1 and (positions >= 0).all():
+            continue
+        ends = [(0, int(other == axis)) for other in range(cells.ndim)]
+        index = positions if cells.shape[axis] > 1 else np.minimum(positions, 0)
+        cells = np.pad(cells, ends, constant_values=beside).take(index, axis=axis, mode="wrap")
+    return cells
+
+
+class Variances:
+    """Bounds of the variances of one group's estimates, broadcastable to tables' cells; each is computed once.
+
+    With V the variance of a table's value: `inside`, B = 1/(1/V + Σ 1/D), D the sums of the parts' B over finer
+    tables, each of which enters once; `outside`, O = U + D' − B, with U = 1/(1/V' + 1/O') and D' of the coarser cell
+    it lies in, the least over the coarser tables. Published values that enter B and O are not the same, so
+    1/(1/B + 1/O) bounds the variance. So does 1/(1/V + 1/S + Σ 1/D), S the sum of what is known of the parts in a
+    finer table by themselves, with coarser ones that lie within the same entries of the axes on which it is finer.
     """
 
     def __init__(self, group: Group) -> None:
         self.group = group
-        self._inside: dict[str, Floats] = {}
-        self._outside: dict[str, Floats] = {}
+        self._bounds: dict[str, Floats] = {}
+        self._inside: dict[tuple[str, frozenset[str]], Floats] = {}
+        self._outside: dict[tuple[str, frozenset[int]], Floats] = {}
+        self._steps: dict[tuple[str, str], Positions | None] = {}
 
     def of(self, table: Observed) -> Floats:
         """Return the bounds of a table's cells on the group's base; raises where no weighted tables make them up."""
         for known in self.group.known:
             to = sums_between(table, known.table)
             if to is not None and sums_between(known.table, table) is not None:
-                own = combined(self.inside(known), self.outside(known))
-                padded = np.pad(own, [(0, 1)] * own.ndim)  # a cell without base cells is 0
-                return padded[np.ix_(*to)]
-        inside = self._from_below(table)
-        if not np.isfinite(inside).all():
+                return np.broadcast_to(_at(self.bounds(known), to, 0.0), table.widths)  # 0 without base cells
+        unknown = Known(table.name, table, np.zeros(()), np.full((1,) * len(table.widths), np.inf))
+        if not np.isfinite(self.inside(unknown)).all():
             raise EstimateError(f"{table.name}: no weighted table makes up its cells")
-        return combined(inside, self._from_above(table, inside))
+        return np.broadcast_to(self.bounds(unknown), table.widths)
 
-    def inside(self, known: Known) -> Floats:
-        """Return B of a weighted table's cells."""
-        if known.name not in self._inside:
-            own = np.broadcast_to(known.variance, known.table.widths)
-            base = known is self.group.base  # the largest table: nothing lies below it
-            self._inside[known.name] = own if base else combined(own, self._from_below(known.table))
-        return self._inside[known.name]
+    def bounds(self, known: Known) -> Floats:
+        """Return the least of all bounds."""
+        if known.name not in self._bounds:
+            best = combined(self.inside(known), self.outside(known))
+            for part in self._nearest(self._finer(known), finer=True):
+                best = np.minimum(best, self._from_parts(known, part))
+            self._bounds[known.name] = best
+        return self._bounds[known.name]
 
-    def outside(self, known: Known) -> Floats:
-        """Return O of a weighted table's cells."""
-        if known.name not in self._outside:
-            self._outside[known.name] = self._from_above(known.table, self.inside(known))
-        return self._outside[known.name]
+    def _from_parts(self, known: Known, part: Known) -> Floats:
+        """Return the variance of V, S and all D that do not enter S; infinite where parts are not known better so."""
+        to = self._to(part, known)
+        axes = frozenset(axis for axis, step in enumerate(to) if len(np.unique(step)) < len(step))
+        beyond = self._coarser(part, axes) if axes else []  # else V may be among them
+        if not beyond:
+            return np.full((1,) * len(to), np.inf)
+        sums = _up(combined(self.inside(part), self.outside(part, axes)), to, known.table.widths)
+        used = {one.name for top in beyond for one in (top, *self._finer(top))}
+        return combined(sums, self.inside(known, frozenset(used)))
 
-    def _from_below(self, table: Observed) -> Floats:
-        best = np.full(table.widths, np.inf)
-        finer = {known.name: to for known in self.group.known if (to := _into(known.table, table)) is not None}
-        for known in self.group.known:
-            if known.name in finer and not finer.keys() & self.group.within[known.name].keys():
-                np.minimum(best, Sums(finer[known.name], table.widths).up(self.inside(known)), out=best)
-        return best
+    def inside(self, known: Known, without: frozenset[str] = frozenset()) -> Floats:
+        """Return B of a table's cells, from it and finer tables but for some.
 
-    def _from_above(self, table: Observed, inside: Floats) -> Floats:
-        best = np.full(table.widths, np.inf)
-        coarser = {known.name: to for known in self.group.known if (to := _into(table, known.table)) is not None}
-        for known in self.group.known:
-            if known.name not in coarser or any(known.name in self.group.within[other] for other in coarser):
-                continue
-            to = coarser[known.name]
-            beyond = combined(np.broadcast_to(known.variance, known.table.widths), self.outside(known))
-            beyond = beyond + Sums(to, known.table.widths).up(inside)
-            padded = np.pad(beyond, [(0, 1)] * beyond.ndim, constant_values=np.inf)  # outside the coarser table
-            with np.errstate(invalid="ignore"):
-                rest = padded[np.ix_(*to)] - inside
-            np.fmin(best, np.maximum(rest, 0.0), out=best)
-        return best
+        Each finer table enters through the next coarser one that has most cells: the finer the cells in which values
+        are combined, the better.
+        """
+        finer = [one for one in self._finer(known) if one.name not in without]
+        key = known.name, frozenset(one.name for one in finer)
+        if key not in self._inside:
+            best = {one.name: one.variance for one in (*finer, known)}
+            for number, one in enumerate(finer):  # those of most cells first
+                above = next((top for top in finer[number + 1 :] if self._step(one, top) is not None), known)
+                sums = _up(best.pop(one.name), self._to(one, above), above.table.widths)
+                best[above.name] = combined(best[above.name], sums)
+            self._inside[key] = best[known.name]
+        return self._inside[key]
 
+    def outside(self, known: Known, axes: frozenset[int] = frozenset()) -> Floats:
+        """Return O of a table's cells, from coarser tables that are not coarser on these axes."""
+        key = known.name, axes
+        if key not in self._outside:
+            best = np.full((1,) * len(known.table.widths), np.inf)
+            for top in self._nearest(self._coarser(known, axes), finer=False):
+                to, inside = self._to(known, top), self.inside(known)
+                beyond = combined(top.variance, self.outside(top, axes)) + _up(inside, to, top.table.widths)
+                with np.errstate(invalid="ignore"):
+                    rest = _at(beyond, to, np.inf) - inside  # infinite outside the coarser table
+                best = np.fmin(best, np.maximum(rest, 0.0))
+            self._outside[key] = best
+        return self._outside[key]
 
-def _into(finer: Observed, coarser: Observed) -> Positions | None:
-    """Return where positions of a strictly finer table lie in the coarser one; None where it is not finer."""
-    to = sums_between(finer, coarser)
-    return None if to is None or sums_between(coarser, finer) is not None else to
+    def _step(self, finer: Known, coarser: Known) -> Positions | None:
+        """Return where positions of a strictly finer table lie in the coarser one; None where it is not finer."""
+        key = finer.name, coarser.name
+        if key not in self._steps:
+            to = sums_between(finer.table, coarser.table)
+            self._steps[key] = None if sums_between(coarser.table, finer.table) is not None else to
+        return self._steps[key]
+
+    def _to(self, finer: Known, coarser: Known) -> Positions:
+        to = self._step(finer, coarser)
+        assert to is not None
+        return to
+
+    def _finer(self, known: Known) -> list[Known]:
+        return [one for one in self.group.known if self._step(one, known) is not None]
+
+    def _coarser(self, known: Known, axes: frozenset[int]) -> list[Known]:
+        """Return the coarser tables that are not coarser on these axes."""
+        steps = [(one, self._step(known, one)) for one in self.group.known]
+        return [one for one, to in steps if to and all(len(np.unique(to[axis])) == len(to[axis]) for axis in axes)]
+
+    def _nearest(self, tables: Collection[Known], *, finer: bool) -> list[Known]:
+        """Return the tables between which and the one that they are finer, or coarser, than lies none of the others."""
+
+        def between(one: Known, other: Known) -> bool:
+            return self._step(*((one, other) if finer else (other, one))) is not None
+
+        return [one for one in tables if not any(between(one, other) for other in tables)]
 
 
 # Variances of estimates of crossing tables from drawn signs, pooled over cells that are alike.
