@@ -251,7 +251,8 @@ def site(
     It costs no loss. The release's folder is not changed; the front page of the site is its index.html.
 
     Returns:
-        release, attempt, out, tables, those of them that are reconciled, and the product's files (None: no product).
+        release, attempt, out, tables, those of them that are reconciled, derived tables, which have files but no pages,
+        and the product's files (None: no product).
 
     Raises:
         PlanError: The reconciled folder, or the product, was made of other releases.

@@ -197,6 +197,15 @@ def test_a_layout_without_its_table_is_left_out_and_the_rest_verifies(sized: Mad
     assert archives[0].read_bytes() == archives[1].read_bytes()
 
 
+def test_what_was_not_measured_cannot_be_shown_as_released(sized: Made) -> None:
+    (layout,) = (each for each in SMALL["layouts"] if "est_all" in str(each))
+    rows = [each | {"values": each["values"] | {"est": "est_all"}} for each in layout["rows"]]
+    made = SMALL | {"layouts": [layout | {"rows": rows}]}
+    (sized.folder / "derived.yaml").write_text(yaml.safe_dump(made, sort_keys=False))
+    with pytest.raises(PlanError, match=r"no folder has the table est_all: no release measured it: show the figures"):
+        prdp.product(sized.release, sized.folder / "no", product=sized.folder / "derived.yaml", released=True)
+
+
 def test_figures_are_withheld_by_their_intervals_and_ranges_are_whole(sized: Made) -> None:
     found, spread = sized.layout("co"), sized.layout("co_ranges")
     cells = sized.tables["est_all"].sort_values(["county", "naics2"])

@@ -17,6 +17,8 @@ import yaml
 import prdp
 from pipeline.publication.description import NOT_ADDING, SUMS
 from pipeline.publication.site.figures import figure
+from tests.publication.test_reconcile import released
+from tests.publication.test_reconcile_choices import DERIVED, MEASURED
 from tests.support.published import drawn, publish
 from tests.support.submit import Place, submit
 from tests.support.world import records, tree, write_world
@@ -141,6 +143,19 @@ def test_reconciled_figures_stand_beside_published_ones(release: Path, reconcile
     assert (NOT_ADDING in front, SUMS in front) == (False, False)
     assert "reconciled/by_county.parquet" in front
     assert SUMS in (site / "published/index.html").read_text()
+
+
+def test_a_site_has_the_files_of_derived_tables_and_says_that_they_have_no_pages(tmp_path: Path) -> None:
+    release = released(tmp_path, MEASURED, derived=DERIVED)
+    made = prdp.reconcile(release, tmp_path / "reconciled")
+    site = tmp_path / "site"
+    assert prdp.site(release, site, reconciled=tmp_path / "reconciled")["derived"] == ["food", "nation", "sector"]
+    for name in ("food", "nation", "sector"):
+        assert pq.read_table(site / f"reconciled/{name}.parquet").to_pandas().equals(made[name])
+        assert not (site / f"site/tables/{name}.html").exists()
+    said = "in the folder reconciled, but no pages: food, nation, sector."
+    assert said in (site / "index.html").read_text()
+    assert said not in (site / "published/index.html").read_text()  # of figures that were measured
 
 
 def test_a_product_is_for_download_under_its_own_names(release: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from pipeline.publication.release_folder import (
     structure_of,
 )
 from pipeline.storage.location import Location
+from pipeline.storage.staging import STRUCTURE
 from udfs.estimates.intervals import Law, multiplier
 
 LOWER, UPPER = "lower", "upper"
@@ -250,7 +251,7 @@ class ShownTables:
     """All tables of the folders that a product is made of, by name.
 
     `releases` and `reconciled`: what the product's manifest says of them; `lists`: names of codes, by level, as the
-    folders have them; `not_reconciled`: by table, why it has no estimates.
+    folders have them; `not_reconciled`: by table, why it has no estimates; `derived`: tables that were not measured.
     """
 
     tables: Mapping[str, ShownTable]
@@ -258,6 +259,7 @@ class ShownTables:
     reconciled: dict[str, Any] | None
     lists: Mapping[str, bytes]
     not_reconciled: Mapping[str, str]
+    derived: frozenset[str]
 
     @classmethod
     def of(cls, folders: Sequence[Location], reconciled: Location | None = None) -> "ShownTables":
@@ -274,8 +276,10 @@ class ShownTables:
         sources, facts = released(manifests)
         tables = {name: ShownTable(name, source) for name, source in sources.items()}
         lists = {name: data for each in manifests for name, data in description_of(each)[1].items()}
+        structures = [structure_of(each) for each in manifests if STRUCTURE in each.files]
+        derived = frozenset(name for each in structures for name in each.derived)
         if not estimates:
-            return cls(tables, facts, None, lists, {})
+            return cls(tables, facts, None, lists, {}, derived)
         (folder,) = estimates
         manifest = Manifest.verified(folder, RECONCILED)
         digests = {each["manifest_sha256"] for each in facts}
@@ -291,7 +295,8 @@ class ShownTables:
             tables[name] = ShownTable(name, sources.get(name), source, about["group"], about["at_expected_totals"])
         about = {"manifest_sha256": manifest.sha256, "tables": sorted(manifest["tables"])}
         lists = description_of(manifest)[1] | lists
-        return cls(tables, facts or manifest["releases"], about, lists, manifest["not_reconciled"])
+        derived |= {name for name, each in manifest["tables"].items() if each.get("derived")}
+        return cls(tables, facts or manifest["releases"], about, lists, manifest["not_reconciled"], derived)
 
     def only_released(self) -> "ShownTables":
         """Return the same without estimates."""
@@ -323,6 +328,8 @@ class ShownTables:
         if lacking:
             reasons = sorted({self.not_reconciled[name] for name in lacking if name in self.not_reconciled})
             also = f" (not reconciled: {', '.join(reasons)}; give the release too)" if reasons else ""
+            if any(not self.derived.isdisjoint(_names(wanted)) for wanted in values.values() if not self.has(wanted)):
+                also += ": no release measured it: show the figures that prdp reconcile makes of these releases"
             raise PlanError(f"{file}: no folder has the table{'s' * (len(lacking) > 1)} {', '.join(lacking)}{also}")
         tables = {measure: self.tables[str(self._first(wanted))] for measure, wanted in values.items()}
         for each in tables.values():

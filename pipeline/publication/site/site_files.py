@@ -188,6 +188,7 @@ OF_RECONCILED = (
     "Tables that are called reconciled are estimates from all published tables together: their cells add up, also "
     "between tables. Their errors depend on each other: prdp reconcile --sum states that of a sum."
 )
+OF_DERIVED = "Tables that no release measured have files here, in the folder {folder}, but no pages: {names}."
 
 
 def make_site(
@@ -196,7 +197,8 @@ def make_site(
     """Write a site of the published release in `folder` to `out`, with copies of its files; return what was written.
 
     `reconciled` and `product` are folders made of this release, maybe with others: PlanError where they were not. Pages
-    of reconciled tables lead to published ones. StateError where a file is missing, changed or too many, the release
+    of reconciled tables lead to published ones; of tables that the release derives there are files alone, which pages
+    name. StateError where a file is missing, changed or too many, the release
     has no site, or `out` cannot be filled.
     """
     manifest = Manifest.verified(folder)
@@ -208,7 +210,8 @@ def make_site(
         _require_facts(facts, {table["query"] for table in manifest["tables"]})
     structure = structure_of(manifest)
     tables, abouts = {table["query"]: table for table in manifest["tables"]}, {t["name"]: t for t in facts["tables"]}
-    estimates = {} if reconciled is None else _estimates(manifest, reconciled)
+    estimates = {} if reconciled is None else _estimates(manifest, reconciled, tables)
+    derived = {} if reconciled is None else _estimates(manifest, reconciled, structure.derived)
     loads = None if product is None else _made_of(manifest, product, PRODUCT)
 
     def listed(table: str) -> list[dict[str, Any]]:
@@ -238,10 +241,10 @@ def make_site(
         beside = [path for path in manifest.files if not path.startswith(f"{SITE}/")]
         for path in beside:
             _write(place / path, manifest.contents(path))
-        for table, file in estimates.items():
+        for table, file in (estimates | derived).items():
             assert reconciled is not None
             _write(place / ESTIMATES / f"{table}.parquet", published_bytes(reconciled, file))
-        shown = _with_estimates(facts, estimates, f"../../{PUBLISHED}/tables") if estimates else facts
+        shown = _with_estimates(facts, estimates, derived, f"../../{PUBLISHED}/tables") if estimates else facts
         front = f"../{FRONT}"
         write_site(Site(shown, structure, estimated, hrefs, front), _into(place / SITE))
         if estimates:
@@ -267,6 +270,7 @@ def make_site(
             "attempt": manifest["attempt"],
             "tables": list(tables),
             "reconciled": sorted(estimates),
+            "derived": sorted(derived),
             "product": loads and [file["href"] for file in files],
         }
         write_manifest(place, MARK, made)
@@ -296,8 +300,8 @@ def in_whole_units(estimates: pa.Table, released: pa.Table | None, step: float) 
     return pa.table({"value": estimates[DISPLAY], "lower": lower, "upper": upper, "standard_error": error})
 
 
-def _estimates(release: Manifest, reconciled: Location) -> dict[str, dict[str, Any]]:
-    made, tables = _made_of(release, reconciled, RECONCILED), {table["query"] for table in release["tables"]}
+def _estimates(release: Manifest, reconciled: Location, tables: Collection[str]) -> dict[str, dict[str, Any]]:
+    made = _made_of(release, reconciled, RECONCILED)
     interval = made["options"]["interval"]
     return {
         name: {**made.files[f"tables/{name}.parquet"], "interval": interval}
@@ -314,7 +318,9 @@ def _made_of(release: Manifest, folder: Location, kind: Kind) -> Manifest:
     return made
 
 
-def _with_estimates(facts: Facts, estimates: dict[str, dict[str, Any]], published: str) -> Facts:
+def _with_estimates(
+    facts: Facts, estimates: dict[str, dict[str, Any]], derived: Collection[str], published: str
+) -> Facts:
     """Return what the site says with reconciled figures; their coverage is that of the reconciled folder."""
     tables = [
         each
@@ -325,7 +331,8 @@ def _with_estimates(facts: Facts, estimates: dict[str, dict[str, Any]], publishe
         for each in facts["tables"]
     ]
     said = [text for text in facts["do_not"] if text not in (NOT_ADDING, SUMS)]
-    return facts | {"tables": tables, "do_not": [*said, OF_RECONCILED]}
+    files = [OF_DERIVED.format(folder=ESTIMATES, names=", ".join(sorted(derived)))] if derived else []
+    return facts | {"tables": tables, "do_not": [*said, OF_RECONCILED, *files]}
 
 
 def _into(place: Path) -> Callable[[str, bytes], None]:
