@@ -62,7 +62,7 @@ HOMES = {
     "prdp.releases": "PublishedRelease Release product read_release site",
     "prdp.verified": "create_key verify verify_product",
     "prdp.studies": "Design beside_today design evaluate generate generate_like suppression withheld_today",
-    "prdp.trials": "publication try_plan",
+    "prdp.trials": "publication rank_kinds try_plan",
 }
 HOME_OF = {name: module for module, names in HOMES.items() for name in names.split()}
 SUBMODULES = ("mechanisms", "spark")
@@ -111,6 +111,7 @@ __all__ = [
     "prepare",
     "product",
     "publication",
+    "rank_kinds",
     "read_reconciled",
     "read_release",
     "reconcile",

@@ -129,6 +129,11 @@ ACTS = {
         "today --like cbp-2011 --beside plan.yaml",
         _show_today,
     ),
+    "kinds": Act(
+        "which kind of noise has the least error in each table, within a plan's own limits",
+        "prdp.trials.rank_kinds",
+        "kinds plan.yaml --total 500",
+    ),
     "compare": Act(
         "rank families and shapes of noise by the losses of records, at equal accuracy",
         "prdp.calibration.compare",

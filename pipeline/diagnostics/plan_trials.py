@@ -19,7 +19,17 @@ import numpy as np
 from pipeline.accounting.left_out import SHARE
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
-from pipeline.diagnostics.accuracy import BY_TOTAL, Drawn, DrawTask, VarianceCurve, accuracy_json, drawn_json, task_for
+from pipeline.diagnostics.accuracy import (
+    BY_TOTAL,
+    Drawn,
+    DrawTask,
+    VarianceCurve,
+    accuracy_json,
+    class_labels,
+    classes_of,
+    drawn_json,
+    task_for,
+)
 from pipeline.diagnostics.record_losses import NO_LOSSES, TOTAL, Counts, Key, LossSpec, upper_ends
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
 from pipeline.diagnostics.synthetic_microdata import Economy, Microdata, Origin
@@ -42,7 +52,7 @@ from pipeline.release.steps import run as release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import scratch
 from udfs.noise.keystream import SecretKey
-from udfs.numbers.arrays import in_units
+from udfs.numbers.arrays import Int64s, in_units
 from udfs.numbers.exact import as_json
 
 NOTICE = (
@@ -183,9 +193,10 @@ class _Trial:
         released = [_constant(inf) if derived else VarianceCurve.of(part.mechanism) for part in query.parts]
         reconciled = [own if of is None else _constant(of**2) for own, of in zip(released, known, strict=True)]
         task = UsableTask((tuple(released), tuple(reconciled)), query.parts[0].mechanism.step, self.job.usable)
-        cells, *usable = np.sum(totals.over(number, task), axis=0).tolist()
-        shares = [each / cells if cells else None for each in usable]
-        return {"cells": cells} | dict(zip(("released", "reconciled"), shares, strict=True))
+        counts = np.sum(totals.over(number, task), axis=0)
+        labels = class_labels()
+        sizes = [{"total": labels[i]} | _shares(counts[:, i]) for i in np.flatnonzero(counts[0]).tolist()]
+        return _shares(counts.sum(axis=1)) | {"sizes": sizes}
 
     def _derived(self, microdata: Microdata) -> list[dict[str, Any]]:
         """Return what the document says of derived tables, whose totals are summed as those of measured ones."""
@@ -260,22 +271,34 @@ class _Trial:
 class UsableTask:
     """Counts the cells of a block with a total other than 0, and those whose standard error is at most `share` of it.
 
-    `curves`: ways in which errors count, each with the variances of every part.
+    `curves`: ways in which errors count, each with the variances of every part. Counts are by class of the total.
     """
 
     curves: tuple[tuple[VarianceCurve, ...], ...]
     step: Fraction
     share: float
 
-    def __call__(self, block: Block) -> list[int]:
-        """Return the counts: all such cells, then the usable ones in each way."""
+    def __call__(self, block: Block) -> Int64s:
+        """Return the counts: a row of all such cells, then one of the usable cells in each way."""
         totals = np.abs(in_units(block.totals, self.step))
-        counts = [int((totals > 0).sum()), *[0] * len(self.curves)]
-        for way, curves in enumerate(self.curves, 1):
+        rows = [totals > 0]
+        for curves in self.curves:
+            usable = np.zeros(len(totals), dtype=bool)
             for part, curve in enumerate(curves):
-                mine = totals[(totals > 0) & (True if block.part_of is None else block.part_of == part)]
-                counts[way] += int((np.sqrt(curve.at(mine)) <= self.share * mine).sum())
-        return counts
+                mine = rows[0] & (True if block.part_of is None else block.part_of == part)
+                usable[mine] = np.sqrt(curve.at(totals[mine])) <= self.share * totals[mine]
+            rows.append(usable)
+        classes, number = classes_of(totals), len(class_labels())
+        return np.array([np.bincount(classes[row], minlength=number) for row in rows], dtype=np.int64)
+
+
+WAYS = ("released", "reconciled")
+
+
+def _shares(counts: Sequence[int]) -> dict[str, Any]:
+    """Return as JSON how many cells there are, and which share of them is usable in each way."""
+    cells, *usable = map(int, counts)
+    return {"cells": cells} | {way: n / cells if cells else None for way, n in zip(WAYS, usable, strict=True)}
 
 
 def _constant(variance: float) -> VarianceCurve:
@@ -292,12 +315,18 @@ def _errors(query: Query) -> list[dict[str, Any]]:
 
 
 def _usable_in_all(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of usable cells of all tables together, and the means of the tables' shares."""
+    """Return the shares of usable cells of all tables together, by size too, and the means of the tables' shares."""
     known = [table["usable"] for table in tables if table["usable"]["cells"]]
-    cells, ways = sum(each["cells"] for each in known), ("released", "reconciled")
-    shares = {way: sum(each[way] * each["cells"] for each in known) / cells if known else None for way in ways}
-    means = {f"mean_{way}": sum(each[way] for each in known) / len(known) if known else None for way in ways}
-    return {"cells": cells} | shares | means
+    means = {f"mean_{way}": sum(each[way] for each in known) / len(known) if known else None for way in WAYS}
+    sizes = [row for each in known for row in each["sizes"]]
+    labels = [label for label in class_labels() if any(row["total"] == label for row in sizes)]
+    by_size = [{"total": label} | _added([row for row in sizes if row["total"] == label]) for label in labels]
+    return _added(known) | means | {"sizes": by_size}
+
+
+def _added(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    counts = ([row["cells"], *(row[way] * row["cells"] for way in WAYS)] for row in rows)
+    return _shares([round(sum(column)) for column in zip([0, 0, 0], *counts, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)

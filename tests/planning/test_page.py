@@ -90,7 +90,12 @@ def page_of(path: Path) -> str:
         SizedCells(np.tile(counts, (len(query.parts), 1)), np.tile(totals, (len(query.parts), 1)))
         for query in plan.queries
     ]
-    found = {"records": {"in_domain": 7}, "tables": [], "derived": [], "usable": {"within": 0.3}}
+    found = {
+        "records": {"in_domain": 7},
+        "tables": [],
+        "derived": [],
+        "usable": {"within": 0.3, "cells": 0, "released": None, "reconciled": None, "sizes": []},
+    }
     document = {"plans": [found], "draws": 0, "microdata": {"label": "seven records"}}
     return trial_page(plan, read_text(path).data, document, cells)
 

@@ -1,6 +1,7 @@
 """`prdp try`: drawn errors are those of the noise, nothing is charged, and no microdata of a plan are read."""
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
@@ -319,6 +320,24 @@ def test_usable_cells_are_counted_released_and_reconciled(tmp_path: Path) -> Non
         for way, column in (("released", "standard_error"), ("reconciled", "reconciled")):
             assert usable[way][name] == pytest.approx((errors[column][name] <= 0.2 * above).mean())
     assert usable["reconciled"]["sectors"] > usable["released"]["sectors"] == 0
+
+    plan = tried["plans"][0]
+    by_size = {each["name"]: [each] for each in (*plan["tables"], *plan["derived"])} | {"all": [plan]}
+    for name, (document,) in by_size.items():
+        some = {each: cells for each, cells in totals.items() if name in (each, "all")}
+        rows = document["usable"]["sizes"]
+        assert (
+            sum(row["cells"] for row in rows)
+            == document["usable"]["cells"]
+            == sum((c > 0).sum() for c in some.values())
+        )
+        for row in rows:
+            low = 0.5 if row["total"] == "below 1" else float(row["total"].removeprefix("from ").replace(",", ""))
+            high = min([end for end in CLASSES if end > low], default=np.inf)
+            here = {each: cells[(cells >= low) & (cells < high)] for each, cells in some.items()}
+            good = sum((errors["reconciled"][each] <= 0.2 * cells).sum() for each, cells in here.items())
+            assert row["cells"] == sum(map(len, here.values()))
+            assert row["reconciled"] == pytest.approx(good / row["cells"])
     together = tried["plans"][0]["usable"]
     assert together["mean_reconciled"] == pytest.approx(usable["reconciled"].mean())
     assert together["reconciled"] == pytest.approx(
@@ -326,5 +345,8 @@ def test_usable_cells_are_counted_released_and_reconciled(tmp_path: Path) -> Non
     )
     shown = trial_text(tried)
     assert "tables on average" in shown
+    opening = shown.index("What the public will see")
+    assert opening < shown.index("plan small-release: ") < shown.index("fine: ")
+    assert re.search(rf"all above 0 +{together['cells']:,} +\d", shown[opening:])
     assert "sectors: derived, ± – → " in shown
     assert all(len(line) <= 80 for line in shown.splitlines())

@@ -33,6 +33,7 @@ from pipeline.planning.explain.resolved import (
     solve_targets,
     table_name,
     write_plan,
+    written_text,
 )
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
@@ -145,7 +146,7 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     lines.append(f"plan     {result['plan_digest']}")
     if result["out"] is not None:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
-        lines.append(f"written  {result['out']}{kept}")
+        lines += written_text(result["out"], kept)
     return "\n".join(lines)
 
 

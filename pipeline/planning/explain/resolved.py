@@ -63,7 +63,12 @@ def resolved_text(resolved: Mapping[str, Any]) -> str:
         lines = ["the plan asks for no calibration: it states every scale"]
     lines += [f"warning: {text}" for text in resolved["warnings"]]
     lines.append(f"plan     {resolved['plan_digest']}")
-    return "\n".join(lines if resolved["out"] is None else [*lines, f"written  {resolved['out']}"])
+    return "\n".join(lines if resolved["out"] is None else [*lines, *written_text(resolved["out"])])
+
+
+def written_text(out: str, kept: str = "") -> list[str]:
+    """Return lines that say where a plan was written, and what tells whether other noise would have less error."""
+    return [f"written  {out}{kept}", f"compare  other kinds of noise within its limits: prdp study kinds {out}"]
 
 
 def solution_text(solution: Mapping[str, Any]) -> str:

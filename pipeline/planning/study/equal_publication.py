@@ -108,7 +108,7 @@ def wanted_of(plan: Plan, equal: str, cells: Sequence[SizedCells]) -> list[Wante
     wanted = []
     for query, sized in zip(plan.queries, cells, strict=True):
         for number, part in enumerate(query.parts):
-            total = _typical(sized, number)
+            total = typical_total(sized, number)
             try:
                 target = _target(part.mechanism, equal, total, plan.interval)
             except ValueError:
@@ -165,7 +165,7 @@ def _number(value: float) -> Fraction:
     return exact(f"{value:.12g}")
 
 
-def _typical(cells: SizedCells, part: int) -> float:
+def typical_total(cells: SizedCells, part: int) -> float:
     """Return the median of the part's totals above 0, to a bin of theirs; 1 where there is none."""
     counts = np.cumsum(cells.counts[part, 1:])
     return float(cells.totals[part, 1 + np.searchsorted(counts, (counts[-1] + 1) // 2)]) if counts[-1] else 1.0

@@ -45,6 +45,7 @@ def trial_page(plan: Plan, written_as: Json, document: Json, cells: Sequence[Siz
         data=data,
         draws=document["draws"],
         drawn=drawn,
+        seen=_seen(tried["usable"]),
         reconciled=_reconciled([*tried["tables"], *tried["derived"]]),
         within=percent(tried["usable"]["within"]),
         notes=data["notes"],
@@ -202,6 +203,15 @@ def _described(number_of: int, mechanism: Mechanism) -> dict[str, Any]:
     name = scale_of(type(mechanism))
     described = mechanism.describe()
     return described if name is None else described | {name: TOKEN.format(f"scale {number_of}")}
+
+
+def _seen(usable: Json) -> Table:
+    """Return the shares of cells that the public can use, released and reconciled, by size of their total."""
+    rows = [
+        [row["total"], f"{row['cells']:,}", *(percent(row[way]) for way in ("released", "reconciled"))]
+        for row in (*usable["sizes"], usable | {"total": "all above 0"})
+    ]
+    return Table(["true total", "cells", "usable", "usable once reconciled (≈)"], rows, range(1, 4))
 
 
 def _reconciled(tables: Sequence[Json]) -> Table:

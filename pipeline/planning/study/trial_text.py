@@ -8,6 +8,8 @@ from udfs.numbers.exact import bound_text
 
 LINES: Final = 60
 MOST_DERIVED = 6  # tables that are named
+MOST_SIZES = 6  # classes of totals in the opening
+ALL = "all above 0"
 FEWEST = 2  # classes of a table that are worth a line
 DRAWN: Final = ("true total", "cells", "bias", "±", "error", "median", "90 %", "≤10 %", "cover", "< 0")
 EXPECTED: Final = ("true total", "cells", "standard error")
@@ -27,11 +29,32 @@ def trial_text(document: Json) -> str:
     made = "" if records["made"] in (None, records["in_domain"]) else f" of {records['made']:,}"
     scope = f"{records['in_domain']:,}{made} in the plan's domain, {document['draws']} draws"
     head = [*wrapped(f"Trial on {document['microdata']['label']}, {scope}. Nothing was charged."), ""]
+    head += [*_seen(names, plans), ""]
     for name, plan in zip(names, plans, strict=True):
         head += _limits(name, plan)
     tail = ["", *_losses(names, plans), *_needs(names, plans)]
     tail += wrapped(OF_DRAWN) if document["draws"] else []
     return "\n".join([*head, *_tables(names, plans, document["draws"], LINES - len(head) - len(tail)), *tail])
+
+
+def _seen(names: Sequence[str], plans: Sequence[Json]) -> Iterator[str]:
+    """Yield what the public will see: the share of usable cells, by size of their total."""
+    yield from wrapped(
+        "What the public will see: cells that can be used, with a standard error of at most "
+        f"{_percent(plans[0]['usable']['within'])} of their total, as released and reconciled (≈)"
+    )
+    by_size = [
+        {row["total"]: row for row in (*plan["usable"]["sizes"], plan["usable"] | {"total": ALL})} for plan in plans
+    ]
+    labels = [row["total"] for row in plans[0]["usable"]["sizes"]]
+    heads = (f"{head} {name}".rstrip() for name in names for head in ("cells", "released", "reconciled"))
+    rows = [["true total", *heads]]
+    for label in [*_spread(labels, MOST_SIZES), ALL]:
+        rows.append([label])
+        for sizes in by_size:
+            row = sizes.get(label, {"cells": 0, "released": None, "reconciled": None})
+            rows[-1] += [_count(row["cells"]), *(_percent(row[way]) for way in ("released", "reconciled"))]
+    yield from (line[:WIDTH] for line in aligned(rows, numbers=True, indent=2, gap=1))
 
 
 def _limits(name: str, plan: Json) -> list[str]:
@@ -45,12 +68,8 @@ def _limits(name: str, plan: Json) -> list[str]:
     if len(plan["limits"]) > 4:
         broken = sum(not limit["within"] for limit in plan["limits"])
         lines.append(f"  {len(plan['limits'])} limits in all, {broken} broken")
-    usable = plan["usable"]
-    shares = [" → ".join(_percent(usable[f"{of}{way}"]) for way in ("released", "reconciled")) for of in ("", "mean_")]
-    lines += [
-        *wrapped(f"  released → reconciled (≈), usable with an error ≤ {_percent(usable['within'])} of the total:"),
-        *wrapped(f"    {shares[0]} of {_count(usable['cells'])} cells above 0; tables on average {shares[1]}"),
-    ]
+    mean = " → ".join(_percent(plan["usable"][f"mean_{way}"]) for way in ("released", "reconciled"))
+    lines.append(f"  usable cells of tables on average, released → reconciled: {mean}")
     for table in plan["derived"][:MOST_DERIVED]:
         lines.append(f"  {table['name'][:30]}: derived, {_worth(table)}"[:WIDTH])
     return lines
