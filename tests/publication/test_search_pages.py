@@ -2,12 +2,16 @@
 
 import csv
 import gzip
+import itertools
 import json
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+import pyarrow.parquet as pq
 import pytest
 
+import prdp
 from tests.support.devtools import Page
 from tests.support.pages import (
     COUNTIES,
@@ -22,6 +26,8 @@ from tests.support.pages import (
     number,
     published,
 )
+from tests.support.submit import released
+from tests.support.world import records, write_world
 
 
 def test_search_filters_order_and_pages_show_the_published_figures(site: Path, page: Page) -> None:
@@ -268,3 +274,85 @@ def test_a_place_has_a_page_beside_its_parent(country: Path, page: Page, width: 
     page.open(country / "site/place.html", "#naics6=722511")  # an industry: its largest places
     page.wait(MADE)
     assert page.run("document.querySelector('#place .rows td:first-child').textContent") == "Los Angeles County, CA"
+
+
+MINE = "document.querySelector('#place input[type=checkbox]')"
+FIRST = "document.querySelector('#cells tbody tr').innerText"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_open_with_the_reader_s_place_where_there_is_one(country: Path, page: Page, width: int) -> None:
+    page.look(width)
+    table = country / "site/tables/county.html"
+    page.open(table)
+    before = page.run(ROWS)
+    assert before == sorted(before, key=lambda row: -number(row[1]))  # without a place: the largest come first
+    page.open(country / "site/place.html", "#county=53053")
+    page.wait(MADE)
+    page.run(f"{MINE}.click()")
+    page.open(table)
+    page.wait(f"document.querySelector('#home button') && {FIRST}.includes('53053')")
+    assert page.run("document.querySelector('#home').textContent").startswith("Pierce County, WA comes first.")
+    after = page.run(ROWS)
+    assert all(", WA" in row[0] for row in after[1:39])  # then the other counties of its state
+    assert [row[0] for row in after[39:]] == [row[0] for row in before if ", WA" not in row[0]][: 50 - 39]
+    assert all(number(one[1]) >= number(other[1]) for one, other in itertools.pairwise(after[1:39]))
+    assert {each for each in page.addresses() if not each.startswith(country.parent.as_uri())} == set()
+    assert page.run("location.hash") == ""  # what is kept is not in the address, which people pass on
+    assert page.run("document.documentElement.scrollWidth") <= width
+    assert page.violations() == []
+    page.open(country / "site/tables/naics3_state.html")  # its state comes first in a table of states
+    page.wait("document.querySelector('#home button')")
+    assert "Washington" in page.run(FIRST)
+    page.open(table, "#order=-value")  # an address that chooses goes before it
+    page.wait(f"{STATUS}.startsWith('Cells 1')")
+    assert page.run(ROWS) == before
+    page.open(table)
+    page.wait("document.querySelector('#home button')")
+    page.run("document.querySelector('#home button').click()")
+    page.wait("!document.querySelector('#home')")
+    assert page.run(ROWS) == before
+    page.open(table)  # the twin: nothing is kept
+    assert page.run("document.querySelector('#home')") is None
+    assert page.run(ROWS) == before
+
+
+def test_the_front_page_leads_to_whole_tables_and_says_their_size(site: Path, country: Path) -> None:
+    for folder in (site, country):
+        front, tables = (folder.parent / "index.html").read_text(), list((folder / "site/tables").glob("*.html"))
+        links = re.findall(r'<a href="([^"]+)">All of it as CSV</a> \(([\d,]+) bytes\)', front)
+        assert len(links) == len(tables)
+        for href, size in links:
+            assert (folder.parent / href).stat().st_size == number(size)
+    assert {href.endswith(".csv.gz") for href, _ in links} == {True}  # without --csv: the site's own
+    with pytest.raises(AssertionError):  # the twin: the page before publication tells no sizes
+        assert "All of it as CSV" in (country / "site/index.html").read_text()
+
+
+def test_reconciled_tables_say_what_their_rows_come_to(tmp_path: Path, page: Page) -> None:
+    queries = [
+        {"name": name, "count": "records", "by": by, "mechanism": {"kind": "gaussian", "sigma": 5}}
+        for name, by in (("by_county", ["naics6", "county"]), ("by_state", ["state"]))
+    ]
+    release = released(write_world(tmp_path, records(2000), queries=queries), tmp_path / "run").parent
+    prdp.reconcile(release, tmp_path / "reconciled")
+    prdp.site(release, tmp_path / "site", reconciled=tmp_path / "reconciled")
+    rows = {
+        name: pq.read_table(tmp_path / f"reconciled/tables/{name}.parquet").to_pylist()
+        for name in ("by_county", "by_state")
+    }
+    total = sum(row["display"] for row in rows["by_state"])
+    assert total == sum(row["display"] for row in rows["by_county"])
+    page.look(390)
+    together = "document.querySelector('#together')?.textContent"
+    for name, cells in rows.items():
+        page.open(tmp_path / f"site/site/tables/{name}.html")
+        assert page.run(together) == f"All {len(cells)} cells together: {total:,} records."
+    page.open(tmp_path / "site/site/tables/by_county.html", "#state=06")
+    page.wait(f"{STATUS}.endsWith('of 20')")
+    part = sum(row["display"] for row in rows["by_county"] if row["county"].startswith("06"))
+    assert page.run(together) == f"These 20 cells together: {part:,} records."
+    assert {row["display"] for row in rows["by_state"] if row["state"] == "06"} == {part}
+    assert page.violations() == []
+    page.open(tmp_path / "site/published/tables/by_county.html")  # the twin: published figures do not add up
+    assert page.run("document.querySelector('#together')") is None

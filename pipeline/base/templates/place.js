@@ -122,6 +122,14 @@
         make("thead", {}, make("tr", {}, ...heads.map(([text, kind]) => make("th", { scope: "col", class: kind }, text)))), make("tbody", {}, ...lines))));
   }
 
+  // Whether the tables of this site open with this place.
+  function keep(axis, i) {
+    const codes = Object.fromEntries([...axis.groups.filter((group) => group.of[i] >= 0).map((group) => [group.level, group.codes[group.of[i]]]), [axis.level, axis.codes[i]]]);
+    const box = make("input", { type: "checkbox", checked: prdp.here()?.codes[axis.level] === axis.codes[i],
+      onchange: () => prdp.stay(box.checked ? { name: named(axis, i), codes } : null) });
+    return make("p", {}, make("label", {}, box, " My place: tables open with it. This browser keeps it, and sends it nowhere."));
+  }
+
   let turn = 0;
   async function show() {
     const mine = ++turn;
@@ -141,6 +149,8 @@
     const status = make("p", { role: "status" }, "Loading …");
     place.append(make("p", { class: "code" }, keys.map(([axis, i]) => `${axis.label} ${axis.codes[i]}`).join(", ")));
     if (around.length) place.append(make("p", {}, "See also: ", ...around.flatMap(([to, name], i) => [i ? ", " : "", make("a", { href: link(to) }, name)])));
+    const spot = keys.find(([axis]) => prdp.places.has(axis.level));
+    if (spot) place.append(keep(...spot));
     place.append(status);
     const tables = all.tables.filter((table) => Object.keys(codes).every((level) => table.by.includes(level)))
       .sort((one, other) => one.by.length - other.by.length || one.cells - other.cells);

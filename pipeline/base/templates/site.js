@@ -163,6 +163,11 @@ const prdp = (() => {
     if (cite) cite.textContent = ` ${location.href}`;
   };
 
+  // The reader's place: its name, and its codes by level. It is kept in this browser alone, and never sent anywhere.
+  const KEPT = "prdp.place";
+  const here = () => { try { return JSON.parse(localStorage.getItem(KEPT)); } catch { return null; } };
+  const stay = (at) => { try { if (at) localStorage.setItem(KEPT, JSON.stringify(at)); else localStorage.removeItem(KEPT); } catch { /* no storage: nothing is kept */ } };
+
   // Rows as a file: codes and names of each key, figures as they are, their unit, and the coverage of the interval.
   function download({ facts, axes, columns }, cells) {
     const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
@@ -178,7 +183,7 @@ const prdp = (() => {
     setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   }
 
-  return { home, make, chosen, address, download, places: PLACES, queries, met, script, table, figure, called, count, row, clear, reading, interval, intervalOf, bars,
+  return { home, make, chosen, address, here, stay, download, places: PLACES, queries, met, script, table, figure, called, count, row, clear, reading, interval, intervalOf, bars,
     boundaries: async (level) => { await script(`maps/${level}.js`); return boundaries; },
     keys: (axes) => { loading.axes = axes; }, part: (i, columns) => { loading.parts[i] = columns; },
     map: (shapes) => { boundaries = shapes; },

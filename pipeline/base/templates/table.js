@@ -32,6 +32,7 @@
       make("td", { class: "n" }, figure(row.standard_error, "standard_error")),
       make("td", {}, bar(row)))));
     const last = Math.min(start + facts.shown, order.length);
+    if (facts.adds) add();
     say(order.length ? `Cells ${count(start + 1)} to ${count(last)} of ${count(order.length)}` : "No cell meets the search and the filters.");
     remember();
     save.disabled = !order.length;
@@ -41,6 +42,14 @@
       if (sorted.by === i) head.setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
+  }
+
+  // Reconciled cells add up: what those that are chosen come to.
+  function add() {
+    let sum = 0;
+    for (const cell of order) sum += columns.value[cell];
+    document.getElementById("together").replaceChildren(`${order.length < facts.cells ? "These" : "All"} ${count(order.length)} cells together: `,
+      make("strong", {}, figure(sum)), ` ${facts.unit}.`);
   }
 
   // The cells that meet search and filters; those that the words name best come first, unless a column was chosen.
@@ -64,9 +73,33 @@
     order = cells.subarray(0, size);
     const by = sorted.by < axes.length ? columns.keys[sorted.by]
       : [columns.value, columns.lower, columns.standard_error][sorted.by - axes.length];
-    const sign = sorted.down ? -1 : 1, first = points && !chosen ? points : new Float64Array(facts.cells);
+    const sign = sorted.down ? -1 : 1, first = chosen ? new Float64Array(facts.cells) : points || atHome();
     order.sort((a, b) => first[b] - first[a] || sign * (by[a] - by[b]) || a - b);
     return size > 0;
+  }
+
+  // Cells of the reader's place: 1 or, where they tell more of it than another level does, more.
+  function atHome() {
+    const points = new Float64Array(facts.cells), codes = prdp.here()?.codes || {};
+    axes.forEach((axis, a) => [axis, ...axis.groups].forEach(({ level, codes: listed, of }) => {
+      const key = level in codes ? listed.indexOf(codes[level]) : -1;
+      if (key >= 0) for (let cell = 0; cell < facts.cells; cell++) points[cell] += (of ? of[columns.keys[a][cell]] : columns.keys[a][cell]) === key ? 1 : 0;
+    }));
+    return points;
+  }
+
+  // The table opens with the reader's place, where there is one; a large table is loaded when that is asked for.
+  function withHome() {
+    const home = prdp.here(), line = make("p", { id: "home" });
+    if (!home) return;
+    const open = async () => {
+      await refresh();
+      line.replaceChildren(atHome().some((x) => x > 0) ? `${home.name} comes first. ` : `${home.name} is not in this table. `,
+        make("button", { type: "button", onclick: () => { prdp.stay(null); line.remove(); refresh(); } }, "Forget my place"));
+    };
+    document.getElementById("controls").append(line);
+    if (facts.cells <= facts.part) open();
+    else line.append(make("button", { type: "button", onclick: open }, `Open with ${home.name}`));
   }
 
   async function refresh(turn = 0) {
@@ -297,7 +330,8 @@
     window.addEventListener("hashchange", recall);
     const section = document.getElementById("map");
     if (section) withMap(section);
-    recall();
+    if (prdp.chosen().size) recall();
+    else withHome();
   });
 
   function withMap(section) {

@@ -116,12 +116,13 @@ class Site:
     front: str = "../../" + FRONT
 
 
-def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
-    """Write a site's files by `write`, which takes path and contents of each."""
+def write_site(site: Site, write: Callable[[str, bytes], None]) -> list[dict[str, Any]]:
+    """Write a site's files by `write`, which takes path and contents of each; return the files of whole tables."""
     facts, structure = site.facts, site.structure
     complete, maps = _in_full(facts), set()
     levels: dict[str, Facts] = {}
     listed: list[Facts] = []
+    tables: list[dict[str, Any]] = []
     for about in counted("making pages", facts["tables"], len(facts["tables"])):
         name, full = about["name"], about["name"] in complete
         cells = structure.tables[name].cells(structure.domain)
@@ -143,7 +144,9 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
         ):
             data, csv = csv_of(figures), f"{name}.csv.gz"
             write(f"tables/{csv}", data)
-            files.append({"name": csv, "href": csv, "bytes": len(data), "sha256": sha256(data).hexdigest()})
+            digest = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+            files.append({"name": csv, "href": csv} | digest)
+            tables.append({"path": f"{SITE}/tables/{csv}"} | digest)
         if full and len(figures):
             axes = axes_of(figures, structure.domain, facts)
             for axis in ranked(axes, figures):
@@ -163,6 +166,7 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> None:
     for file in ("style.css", "site.js", "table.js", "place.js"):
         write(file, source_of(file).encode())
     write(METADATA, readable_json(facts, 1).encode())
+    return tables
 
 
 def _in_full(facts: Facts) -> set[str]:
@@ -246,7 +250,7 @@ def make_site(
             _write(place / ESTIMATES / f"{table}.parquet", published_bytes(reconciled, file))
         shown = _with_estimates(facts, estimates, derived, f"../../{PUBLISHED}/tables") if estimates else facts
         front = f"../{FRONT}"
-        write_site(Site(shown, structure, estimated, hrefs, front), _into(place / SITE))
+        whole_tables = write_site(Site(shown, structure, estimated, hrefs, front), _into(place / SITE))
         if estimates:
             other = [
                 each | {"other": f"../../{SITE}/tables/{each['name']}.html"} if each["name"] in estimates else each
@@ -262,7 +266,10 @@ def make_site(
             files = [file | {"href": f"{LOADS}/{file['path']}"} for file in loads["files"]]
         public = manifest.facts | {"tables": [{"query": name, "files": listed(name)} for name in tables], "home": ""}
         beside += [f"{SITE}/{INDEX}"] * (place / SITE / INDEX).is_file()
-        public |= {"files": [{"path": path} for path in beside], "product": loads and loads.facts | {"files": files}}
+        public |= {
+            "files": [*({"path": path} for path in beside), *whole_tables],
+            "product": loads and loads.facts | {"files": files},
+        }
         page = published_page(shown, f"{SITE}/", public, signer=named_signer(folder))
         (place / FRONT).write_text(page, encoding="utf-8")
         made = {

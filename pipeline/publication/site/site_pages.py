@@ -11,7 +11,7 @@ from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.publication.description import CODES, COLUMNS, PACKAGE, SITE, Description, Facts, mechanisms_of, oddities
 from pipeline.publication.policy_document import composition
-from pipeline.publication.site.figures import Coarse, Figures, Names, clearest, state_grid, with_bars
+from pipeline.publication.site.figures import Coarse, Figures, Names, clearest, figure, state_grid, with_bars
 from pipeline.publication.site.packed import PART
 from pipeline.storage.location import Location
 from udfs.numbers.exact import bound_text, exact, up_probability
@@ -29,6 +29,9 @@ PRODUCT_FILES = {  # what a product's files are, by folder
     ("basic",): "Basic tables: names of codes, rounded figures, coefficients of variation, flags",
     ("research",): "Research tables: every figure with its variance, nothing rounded or withheld",
 }
+
+
+CSV = (".csv", ".csv.gz")
 
 
 def front_page(
@@ -75,18 +78,20 @@ def published_page(
     `signer`: the fingerprint of the key that signed the manifest.
     """
     titles = {table["name"]: table["title"] for table in facts["tables"]}
-    listed = {table["query"]: files_of(manifest, table) for table in manifest["tables"]}
+    home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
+    listed = {
+        table["query"]: [*files_of(manifest, table), *whole_csv(manifest, home, table)] for table in manifest["tables"]
+    }
     tables = [
         {
             "name": name,
             "title": titles[name],
-            "files": [{"name": file["path"].partition("/tables/")[2], "href": file["path"]} | file for file in files],
+            "files": [_link(file) for file in files],
         }
         for name, files in listed.items()
         if name in titles
     ]
     dated = {key: manifest[key] for key in ("date", "attempt", "ledger_head")}
-    home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
     beside = [path for path in (file["path"] for file in manifest["files"]) if path.startswith(home)]
     lists = [path for path in beside if path.startswith(f"{home}{CODES}/")]
     described = {"package": f"{home}{PACKAGE}", "lists": sorted(lists)} if f"{home}{PACKAGE}" in beside else None
@@ -95,6 +100,7 @@ def published_page(
         asking(facts) if f"{home}{SITE}/{INDEX}" in beside else facts,
         site,
         dated
+        | {"csv": {name: _link(each) for name, files in listed.items() for each in files if each["path"].endswith(CSV)}}
         | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
         | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
         notes,
@@ -126,6 +132,17 @@ def files_of(manifest: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict
     """Return a table's files in all formats, as a release's manifest names them."""
     text = f"{manifest['attempt']}/tables/{table['query']}.csv"
     return [*table["files"], *(file for file in manifest["files"] if file["path"] == text)]
+
+
+def _link(file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file of a manifest with its name, and its path from the front page, where it does not say them."""
+    return {"name": file["path"].partition("/tables/")[2], "href": file["path"]} | dict(file)
+
+
+def whole_csv(manifest: Mapping[str, Any], home: str, table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the file of the site that holds a whole table, where a manifest names it."""
+    path = f"{home}{SITE}/tables/{table['query']}.csv.gz"
+    return [file for file in manifest["files"] if file["path"] == path]
 
 
 def _product(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +207,9 @@ def table_page(
 def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
     first = figures.largest(FIRST_ROWS) if figures.complete else range(min(len(figures), FIRST_ROWS))
     rows = with_bars([figures.row(cell, names) for cell in first])
-    return {"labels": [facts["levels"][level]["label"] for level in about["by"]], "rows": rows, "unit": about["unit"]}
+    labels = [facts["levels"][level]["label"] for level in about["by"]]
+    total = figure(figures.columns["value"].sum().item()) if about.get("reconciled") and figures.complete else None
+    return {"labels": labels, "rows": rows, "unit": about["unit"], "total": total}
 
 
 def withdrawn_page(title: str, note: Mapping[str, Any]) -> str:
@@ -214,6 +233,7 @@ def data_of(about: Mapping[str, Any], figures: Figures, covered: str, level: str
         "name": about["name"],
         "unit": about["unit"],
         "nonnegative": figures.nonnegative,
+        "adds": bool(about.get("reconciled")),
         "coverage": covered,
         "cells": about["cells"],
         "parts": -(-about["cells"] // PART),
