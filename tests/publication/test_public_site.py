@@ -183,17 +183,24 @@ def test_firms_and_unbounded_errors_are_told(tmp_path: Path) -> None:
     assert "unbounded" in (site / "site/tables/establishments.html").read_text()
 
 
-def test_many_tables_are_listed_by_statistic(tmp_path: Path) -> None:
-    queries = [each | {"name": f"{each['name']}_{i}"} for i in range(9) for each in QUERIES]
+def test_many_tables_are_listed_by_statistic_on_a_small_page(tmp_path: Path) -> None:
+    """125 tables: the first page and what it loads have less than 150 kB."""
+    queries = [each | {"name": f"{each['name']}_{i}"} for i in range(42) for each in QUERIES][:125]
     plan = write_world(
-        tmp_path, records(20), queries=queries, budget=[{"at": {"employment": 1, "payroll": 1}, "rho": 99}]
+        tmp_path, records(20), queries=queries, budget=[{"at": {"employment": 1, "payroll": 1}, "rho": 999}]
     )
-    front = (released(plan, tmp_path / "run").parent / "index.html").read_text()
+    folder = released(plan, tmp_path / "run")
+    front = (folder.parent / "index.html").read_text()
     heads = re.findall(r"<h3>(.*?)</h3>", front)
     assert [head for head in heads if head.startswith(("Count", "Sum"))] == [
         *("Count of records", "Sum of employment", "Sum of payroll")
     ]
-    assert front.count("/site/tables/") == 27 + 1  # for readers without scripts
+    links = re.findall(r'"[^"]*/site/(tables/[^"]*)"', front)
+    assert len([link for link in links if link.endswith(".html")]) == 125 + 1  # for readers without scripts
+    assert len([link for link in links if link.endswith(".csv.gz")]) == 125
+    loads = [folder / "site" / path for path in re.findall(r'(?:src|stylesheet href)="?[^" ]*?site/([a-z.]+)', front)]
+    assert {"site.js", "place.js"} <= {path.name for path in loads}
+    assert len(front.encode()) + sum(path.stat().st_size for path in loads) < 150_000
 
 
 def test_the_facts_and_the_structure_tell_a_site(site: Path) -> None:

@@ -79,8 +79,12 @@ def published_page(
     """
     titles = {table["name"]: table["title"] for table in facts["tables"]}
     home = manifest.get("home", f"{manifest['attempt']}/")  # a copy of the release's files has no attempt's folder
-    listed = {
-        table["query"]: [*files_of(manifest, table), *whole_csv(manifest, home, table)] for table in manifest["tables"]
+    listed = {table["query"]: files_of(manifest, table) for table in manifest["tables"]}
+    csv = {
+        table["query"]: _link(file)
+        for table in manifest["tables"]
+        for file in (*listed[table["query"]], *whole_csv(manifest, home, table))
+        if file["path"].endswith(CSV)
     }
     tables = [
         {
@@ -100,8 +104,7 @@ def published_page(
         asking(facts) if f"{home}{SITE}/{INDEX}" in beside else facts,
         site,
         dated
-        | {"csv": {name: _link(each) for name, files in listed.items() for each in files if each["path"].endswith(CSV)}}
-        | {"home": home, "tables": tables, "described": described, "product": product, "signer": signer}
+        | {"home": home, "tables": tables, "csv": csv, "described": described, "product": product, "signer": signer}
         | {"approvals": [each["role"] for each in manifest.get("approvals", ())]},
         notes,
     )
