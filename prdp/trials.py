@@ -254,7 +254,7 @@ def rank_kinds(
         PlanError: The call is wrong, no limit counts records of a table, or its error needs a total.
         BudgetRefused: The limits of a draft cannot be kept with the accuracies wanted.
     """
-    from pipeline.base.names import hint  # noqa: PLC0415
+    from pipeline.base.errors import hint  # noqa: PLC0415
     from pipeline.planning.study.design import MINIMISED  # noqa: PLC0415
     from pipeline.planning.study.kinds_text import file_of, ranked_json, ranked_text  # noqa: PLC0415
     from pipeline.planning.study.kinds_within_limits import KINDS, Asked, ranked  # noqa: PLC0415

@@ -209,7 +209,7 @@ def _seen(usable: Json) -> Table:
     """Return the shares of cells that the public can use, released and reconciled, by size of their total."""
     rows = [
         [row["total"], f"{row['cells']:,}", *(percent(row[way]) for way in ("released", "reconciled"))]
-        for row in (*usable["sizes"], usable | {"total": "all above 0"})
+        for row in (*usable["sizes"], {**usable, "total": "all above 0"})
     ]
     return Table(["true total", "cells", "usable", "usable once reconciled (≈)"], rows, range(1, 4))
 
