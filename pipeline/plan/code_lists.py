@@ -3,14 +3,13 @@
 import csv
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
 from importlib.resources.abc import Traversable
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from zipfile import Path as Zipped
 
 import numpy as np
@@ -25,7 +24,7 @@ from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
 from pipeline.plan.messages import Mistake
 from pipeline.plan.plan_schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, VintageSpec
 from pipeline.plan.plan_text import KeyPath, public_file
-from pipeline.storage.paths import LARGEST_LIST, input_lines, open_input
+from pipeline.plan.published_lists import PlainRows, UnreadableFile, listed, opened, refuse
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
 T = TypeVar("T")
@@ -36,10 +35,6 @@ def files_of(spec: DomainSpec, dataset: DatasetSpec, folder: Path) -> dict[str, 
     """Return the file of each key's codes, of a spec without mistakes; paths in it are relative to `folder`."""
     lists = {key: each.list for key, each in spec.codes.items() if isinstance(each, ListSpec)}
     return {key: public_file(folder, spec.cells or lists[key]) for key in dataset.keys}
-
-
-class UnreadableFile(PlanError):
-    """A file that cannot be opened: the key that names it is what is wrong."""
 
 
 def read_domain(
@@ -104,7 +99,7 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
     numbering = _Numbering(key)
     parents: dict[str, list[str]] = {level: [] for level in spec.levels}
     names: dict[str, str] = {}
-    with _opened(path) as rows:
+    with listed(path, spec) as rows:
         header = _list_header(rows, path, key, spec.levels)
         columns = {level: header.index(level) for level in spec.levels}
         named = header.index("name") if "name" in header and "name" not in spec.levels else None
@@ -115,16 +110,14 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
             if known == len(numbering):
                 again = [level for level, code in coarser.items() if parents[level][number] != code]
                 two = f", and has two parents at {again[0]}" if again else ""
-                _refuse(path, rows.line_num, f'code "{row[0]}" stands twice{two}')
+                refuse(path, rows.line_num, f'code "{row[0]}" stands twice{two}')
             assert number == count
             for level, code in coarser.items():
                 if rule := _parent_rule(row[0], level, code, level in built_in_levels(key)):
-                    _refuse(path, rows.line_num, rule)
+                    refuse(path, rows.line_num, rule)
                 parents[level].append(code)
             if named is not None and row[named].strip():
-                names[row[0]] = re.sub(r"\r?\n", " ", row[named].strip())  # a cell that a spreadsheet wrapped
-                if rule := rule_of_name(names[row[0]]):
-                    _refuse(path, rows.line_num, rule)
+                names[row[0]] = _name(path, rows.line_num, row[named])
     if not numbering:
         raise PlanError(f"{path}: holds no code; list at least one below the header")
     further = {
@@ -133,17 +126,26 @@ def read_list(path: Path, key: str, spec: ListSpec = NO_MORE, *, other: bool = F
         if level not in built_in_levels(key)
     }
     dimension = Dimension.of(key, numbering, further, other=other, optional=spec.optional)
-    return replace(dimension, names=FrozenMap.of(names))
+    tree = rows.above.items() if isinstance(rows, PlainRows) else ()
+    above = {code: _name(path, f"code {in_a_line(code)}", name) for code, name in tree if name.strip()}
+    return replace(dimension, names=FrozenMap.of(names), coarser_names=FrozenMap.of(above))
+
+
+def _name(path: Path, where: int | str, text: str) -> str:
+    name = re.sub(r"\r?\n", " ", text.strip())  # a cell that a spreadsheet wrapped
+    if rule := rule_of_name(name):
+        refuse(path, where, rule)
+    return name
 
 
 def _list_header(rows: Any, path: Path, key: str, levels: Sequence[str]) -> list[str]:
     header: list[str] = next(rows, [])
     missing_levels = [level for level in levels if level not in header]
     if header[:1] == ["code"] and missing_levels:
-        _refuse(path, 1, f"there is no column {missing_levels[0]}, which the plan names as a level of {key}")
+        refuse(path, 1, f"there is no column {missing_levels[0]}, which the plan names as a level of {key}")
     known = len(header) == 1 or not {"name", *levels}.isdisjoint(header)
     if header[:1] != ["code"] or len(set(header)) < len(header) or not known:
-        _refuse(path, 1, "the header must be code or code,name, then columns of levels, each once")
+        refuse(path, 1, "the header must be code or code,name, then columns of levels, each once")
     return header
 
 
@@ -168,11 +170,11 @@ def read_cells(
     """
     known = classes or {}
     names = sorted([*keys, *known], key=rank)
-    with _opened(path) as rows:
+    with opened(path) as rows:
         header: list[str] = next(rows, [])
         if sorted(header) != sorted(names):
             ways = " or ".join(",".join(each) for each in ((names, names[::-1]) if len(names) == 2 else (names,)))
-            _refuse(path, 1, f"the header must be {ways}")
+            refuse(path, 1, f"the header must be {ways}")
         numberings = [_Numbering(key, known.get(key)) for key in header]
         chunks = list(_numbered_chunks(rows, numberings, path))
     if not chunks:
@@ -230,11 +232,11 @@ def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Ite
 
 def _numbers(row: list[str], numberings: list[_Numbering], columns: int, line: int, path: Path) -> list[int]:
     if len(row) != columns:
-        _refuse(path, line, f"{len(row)} columns, but the header has {columns}")
+        refuse(path, line, f"{len(row)} columns, but the header has {columns}")
     try:
         return [numbering[code] for numbering, code in zip(numberings, row, strict=False)]
     except ValueError as error:
-        _refuse(path, line, str(error))
+        refuse(path, line, str(error))
 
 
 def _sorted_cells(codes: Sequence[NDArray[np.int64]], path: Path) -> tuple[Int32s, ...]:
@@ -243,40 +245,8 @@ def _sorted_cells(codes: Sequence[NDArray[np.int64]], path: Path) -> tuple[Int32
     cells = tuple(read_only(each[order].astype(np.int32)) for each in codes)
     same = np.logical_and.reduce([each[1:] == each[:-1] for each in cells])
     if same.any():
-        _refuse(path, int(order[1:][same].min()) + 2, "the cell stands twice")
+        refuse(path, int(order[1:][same].min()) + 2, "the cell stands twice")
     return cells
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Give a CSV reader of a UTF-8 file; whatever goes wrong with the file becomes a PlanError."""
-    try:
-        with input_lines(path) as lines:
-            rows = csv.reader(lines, strict=True)
-            try:
-                yield rows
-            except csv.Error as error:
-                _refuse(path, rows.line_num, f"not CSV: {error}")
-    except UnicodeDecodeError:
-        _refuse(path, _undecodable_line(path), "not UTF-8; save the file as UTF-8")
-    except FileNotFoundError:
-        raise UnreadableFile(f"{path}: no such file; paths in a plan are relative to the plan's folder") from None
-    except OSError as error:
-        raise UnreadableFile(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _undecodable_line(path: Path) -> int:
-    with open_input(path, LARGEST_LIST) as file:
-        for line, text in enumerate(file, 1):
-            try:
-                text.decode()
-            except UnicodeDecodeError:
-                return line
-    raise PlanError(f"{path}: changed while it was read; run again")
-
-
-def _refuse(path: Path, line: int, what: str) -> NoReturn:
-    raise PlanError(f"{path}: line {line}: {what}") from None
 
 
 # Vintages: which public codes are in effect in a year, by the lists in conf/codes and by nothing else.

@@ -83,6 +83,7 @@ class Dimension:
         classes: The classes that are the codes, if they are.
         optional: Whether a record may have no code; it is in no cell of the queries that use this key.
         names: What its codes are called, for readers alone: part of no digest.
+        coarser_names: What codes of its coarser levels are called, where the list is a tree.
     """
 
     key: str
@@ -92,6 +93,7 @@ class Dimension:
     classes: Classes | None = None
     optional: bool = False
     names: Mapping[str, str] = field(default_factory=FrozenMap)
+    coarser_names: Mapping[str, str] = field(default_factory=FrozenMap)
 
     @classmethod
     def of(

@@ -186,13 +186,19 @@ class DatasetSpec(Spec):
 
 
 class ListSpec(Spec):
-    """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none."""
+    """The codes of a key as a CSV file, which of its columns are coarser levels, and whether a record may have none.
+
+    `code`, `name` and `parent` are columns of a file as an office published it, or a language of SDMX-JSON (`name`).
+    """
 
     list: values.Text
     levels: Annotated[builtins.list[values.LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(
         default=[]
     )
     optional: bool = False
+    code: values.Line | None = None
+    name: values.Line | None = None
+    parent: values.Line | None = None
 
 
 class ClassesSpec(Spec):
@@ -388,7 +394,6 @@ class PlanSpec(Spec):
     title: values.Line | None = None
     about: values.Prose | None = None
     contact: values.Line | None = None
-    unit_names: UnitNamesSpec | None = None
     dataset: DatasetSpec
     domain: DomainSpec
     interval: Annotated[values.Share, Field(json_schema_extra={"default": INTERVAL})] = exact(INTERVAL)
@@ -397,6 +402,7 @@ class PlanSpec(Spec):
     queries: Annotated[list[QuerySpec], Field(min_length=1)]
     budget: list[LimitSpec] = Field(default=[])
     derived: list[DerivedSpec] = Field(default=[])
+    unit_names: UnitNamesSpec | None = None
     variables: dict[values.VariableName, VariableSpec] = Field(default={})  # replaced before this shape is checked
 
 

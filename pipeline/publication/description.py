@@ -292,6 +292,8 @@ def code_names(domain: Domain, level: str) -> dict[str, str]:
             names |= _listed(TITLES[2022 if vintage is None else vintage.first])
     if level == dimension.level:
         names |= dict(dimension.names.items())
+    elif level in dimension.further:
+        names |= dict(dimension.coarser_names.items())
     return {code: names[code] for code in dimension.level_codes(level) if code in names}
 
 
