@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     )
     from prdp.explanation import Explanation
     from prdp.health import doctor
-    from prdp.ledgers import Ledger, create_ledger, import_ledger, open_ledger
+    from prdp.ledger_making import import_ledger
+    from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, derive, derive_table, read_reconciled, reconcile
@@ -55,7 +56,8 @@ HOMES = {
     "prdp.calibration": "Calibrated best_alpha calibrate compare epsilon frontier gaussian_scales group_scale rho",
     "prdp.explanation": "Explanation",
     "prdp.health": "doctor",
-    "prdp.ledgers": "Ledger create_ledger import_ledger open_ledger",
+    "prdp.ledger_making": "import_ledger",
+    "prdp.ledgers": "Ledger create_ledger open_ledger",
     "prdp.microdata": "diagnose prepare",
     "prdp.plans": "Allocation Plan allocate load_plan",
     "prdp.reconciled": "Reconciled derive derive_table read_reconciled reconcile",

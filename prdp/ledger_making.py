@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, file_errors
 from prdp.declared import Arg, documented
-from prdp.ledgers import create_ledger, import_ledger
+from prdp.ledgers import Ledger, create_ledger, ledger_at
 
 Address = Annotated[str | Path | None, Arg("the ledger, as --ledger names it", "ADDRESS", "file")]
 OnAddress = Annotated[
@@ -17,6 +17,8 @@ OnAddress = Annotated[
         default="the site's, or a file of the user's",
     ),
 ]
+LARGEST_EXPORT = 100_000_000_000  # bytes of a ledger's export, one entry a line
+LONGEST_ENTRY = 100_000_000  # characters
 LEFT_DRAWN = "also where releases are drawn, which this version cannot finish"
 
 
@@ -26,6 +28,30 @@ def create(address: Address = None, *, ledger: OnAddress = None) -> dict[str, An
     made = create_ledger(_one_of(address, ledger))
     entries, head = made._store.head()
     return {"ledger": made.address, "entries": entries, "head": head}
+
+
+def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
+    """Return the ledger at `url`, made of the chain in `file`, as `prdp ledger admin import`; it is closed at first.
+
+    Args:
+        file: What `prdp ledger admin export --confidential` printed.
+        url: As of `create_ledger`; a ledger there must be empty.
+
+    Raises:
+        PlanError: The file cannot be read, or holds no entries with all their columns.
+        StateError: The chain is not whole, or the ledger has entries already.
+    """
+    from pipeline.ledger.entries import read_entry  # noqa: PLC0415
+    from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
+    from pipeline.storage.paths import input_lines  # noqa: PLC0415
+
+    unread = file_errors(f"{file}: cannot be read: ", kind=PlanError)
+    try:
+        with unread, input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:
+            chain = [read_entry(line) for line in lines if line.strip()]
+    except ValueError:
+        raise PlanError(f"{file}: is not what prdp ledger admin export --confidential prints") from None
+    return ledger_at(url, operator, lambda address: import_store(chain, address))
 
 
 @documented

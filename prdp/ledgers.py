@@ -1,16 +1,17 @@
 """Ledgers: what was reserved, drawn, charged and published; what is spent and left; and what officers do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from pipeline.base.errors import PlanError, StateError, arg, file_errors
+from pipeline.base.errors import StateError, arg
 from prdp.declared import Arg, documented, location, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pipeline.ledger.spending import Spending
     from pipeline.ledger.store import Ledger as Store
     from pipeline.storage.location import Location
     from prdp.explanation import Reference
@@ -21,20 +22,19 @@ BudgetFile = Annotated[str | Path, Arg("its facts and limits, a YAML file", "FIL
 Reason = Annotated[str, Arg("why, for the record", "TEXT", "reason", option=True)]
 Notice = Annotated[str, Arg("why; it is published in the notice of withdrawal", "TEXT", "reason", option=True)]
 OfRelease = Annotated[str, Arg("the release", "RELEASE")]
-Hours = Annotated[float, Arg("a release must be looked at that went no further", "HOURS", "above_zero", option=True)]
-HoursHeld = Annotated[float, Arg("a release must be looked at that was held", "HOURS", "above_zero", option=True)]
-PageFile = Annotated[str | Path, Arg("the HTML file; an earlier page there is replaced", "FILE", option=True)]
 CHECKED = "a published release whose manifest and files must match the chain"
 EVERY = "check every release where it was published, and that no other lies beside"
 BESIDE = "a folder of published releases, beside those that the ledger names"
 WITH_SALTS = "with confidential facts: input digests, salts, locations"
 RECORDED = "only record it: the next prdp release of the plan publishes"
-LARGEST_EXPORT = 100_000_000_000  # bytes of a ledger's export, one entry a line
-LONGEST_ENTRY = 100_000_000  # characters
 
 
 class Spent(list[dict[str, Any]]):
     """What releases cost at references, for each dataset or family, as `prdp ledger show --json`."""
+
+    def __init__(self, documents: Iterable[dict[str, Any]], spendings: "Sequence[Spending]" = ()) -> None:
+        super().__init__(documents)
+        self._spendings = spendings
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -45,6 +45,17 @@ class Spent(list[dict[str, Any]]):
             for entry in each.get("limits", [each])
         ]
         return table(rows, dataset="str", at="str", rho="float", spent="float", left="float")
+
+    @property
+    def by_year(self) -> "pd.DataFrame":
+        """At a reference: a row for each year of each dataset and family, for all years, and for each limit.
+
+        Columns as of `prdp ledger show --at … --csv`. Of a limit, spent and left are those of its own reference `at`.
+        """
+        from pipeline.ledger.spending import Lost, lost  # noqa: PLC0415
+
+        texts, figures = dict.fromkeys(Lost._fields[:5], "str"), dict.fromkeys(Lost._fields[6:], "float")
+        return table([line.values for line in lost(self._spendings)], **texts, releases="int64", **figures)
 
     def __repr__(self) -> str:
         return f"<prdp.Spent: {', '.join(str(each['dataset']) for each in self) or 'nothing'}>"
@@ -117,11 +128,12 @@ class Ledger:
             StateError: The ledger holds no such dataset, or with `at` nothing that is spent.
         """
         from pipeline.ledger.entries import unknown  # noqa: PLC0415
-        from pipeline.ledger.history import spendings  # noqa: PLC0415
+        from pipeline.ledger.spending import spendings  # noqa: PLC0415
         from prdp.explanation import reference_text  # noqa: PLC0415
 
         if at is not None:
-            return Spent(spending.to_json() for spending in spendings(self._store, reference_text(at), dataset))
+            asked = spendings(self._store, reference_text(at), dataset)
+            return Spent((spending.to_json() for spending in asked), asked)
         kept = {account.name: account for account in self._store.overview()[1]}
         if dataset is not None and dataset not in kept:
             raise unknown("dataset", dataset, kept)
@@ -332,45 +344,21 @@ def open_ledger(url: "str | Path | Ledger | None" = None, *, operator: str | Non
 
     if isinstance(url, Ledger):
         return url if operator is None else Ledger(url._store.signed(operator_named(operator)), url._registered_only)
-    return _at(url, operator, open_store)
+    return ledger_at(url, operator, open_store)
 
 
 def opened(url: str | None, operator: str | None, *, first_use: bool) -> Ledger:
     """Return the ledger that a command names; `first_use`: the user's own is made where there is none."""
     from pipeline.ledger.store import open_ledger as open_store  # noqa: PLC0415
 
-    return _at(url, operator, lambda address: open_store(address, first_use=first_use))
+    return ledger_at(url, operator, lambda address: open_store(address, first_use=first_use))
 
 
 def create_ledger(url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
     """Return the ledger at `url`, made where it is absent, as `prdp ledger create`; takes what `open_ledger` does."""
     from pipeline.ledger.store import create_ledger as create_store  # noqa: PLC0415
 
-    return _at(url, operator, create_store)
-
-
-def import_ledger(file: str | Path, url: str | Path | None = None, *, operator: str | None = None) -> Ledger:
-    """Return the ledger at `url`, made of the chain in `file`, as `prdp ledger admin import`; it is closed at first.
-
-    Args:
-        file: What `prdp ledger admin export --confidential` printed.
-        url: As of `create_ledger`; a ledger there must be empty.
-
-    Raises:
-        PlanError: The file cannot be read, or holds no entries with all their columns.
-        StateError: The chain is not whole, or the ledger has entries already.
-    """
-    from pipeline.ledger.entries import read_entry  # noqa: PLC0415
-    from pipeline.ledger.store import import_ledger as import_store  # noqa: PLC0415
-    from pipeline.storage.paths import input_lines  # noqa: PLC0415
-
-    unread = file_errors(f"{file}: cannot be read: ", kind=PlanError)
-    try:
-        with unread, input_lines(Path(file), most=LARGEST_EXPORT, longest=LONGEST_ENTRY) as lines:
-            chain = [read_entry(line) for line in lines if line.strip()]
-    except ValueError:
-        raise PlanError(f"{file}: is not what prdp ledger admin export --confidential prints") from None
-    return _at(url, operator, lambda address: import_store(chain, address))
+    return ledger_at(url, operator, create_store)
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,7 +392,8 @@ class KnownDatasets:
         return None if self._store is None else self._store.dataset_with(fingerprints)
 
 
-def _at(url: str | Path | None, operator: str | None, opened: "Callable[[str | None], Store]") -> Ledger:
+def ledger_at(url: str | Path | None, operator: str | None, opened: "Callable[[str | None], Store]") -> Ledger:
+    """Return the ledger at `url`, or the site's, as `opened` opens or makes it, signed by the operator."""
     from pipeline.release.installation import operator_named, site  # noqa: PLC0415
 
     here = site()

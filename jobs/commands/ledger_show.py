@@ -1,17 +1,21 @@
 """prdp ledger show: releases, and the loss spent and left by their limits, or at a reference."""
 
 import argparse
+import csv
+import sys
 from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
 from jobs.output import print_columns, print_json, put, say
+from pipeline.base.errors import PlanError, arg
 from pipeline.base.plain import WIDTH, excess_text, fitted, gap_text
 from pipeline.ledger.admission import Account
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.history import History, Spending, approval_lines, histories, spendings
+from pipeline.ledger.history import History, approval_lines, histories
+from pipeline.ledger.spending import DIGITS, Lost, Spending, lost, spendings
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
 from udfs.numbers.exact import as_json, bound_text, down_text
@@ -23,10 +27,21 @@ def show(ledger: Ledger, arguments: argparse.Namespace) -> None:
     if release is not None and dataset is None and ledger.state(release) is None:
         known = {*ledger.budgets(), *(state.dataset for state in ledger.states())}
         release, dataset = (None, release) if release in known else (release, None)
+    if arguments.csv and (arguments.at is None or arguments.json):
+        raise PlanError(f"{arg('csv')}: it goes with {arg('at')}, and without {arg('json')}")
     if arguments.at is None:
         _show(ledger, release, dataset, arguments.json)
+        return
+    spent = _spent(ledger, arguments.at, release, dataset)
+    if arguments.json:
+        print_json([spending.to_json() for spending in spent])
+    elif arguments.csv:
+        lines = csv.writer(sys.stdout, lineterminator="\n")
+        lines.writerows([Lost._fields, *((*each.values[:6], *each.losses(DIGITS)) for each in lost(spent))])
     else:
-        _show_spending(ledger, arguments.at, release, dataset, arguments.json)
+        _print_lost(lost(spent))
+        for spending in spent:
+            _print_spending(spending)
 
 
 def show_release(ledger: Ledger, release: str, json: bool) -> None:
@@ -185,38 +200,47 @@ def _print_history(history: History) -> None:
         say(f"reason: {history.state.reason}")
 
 
-def _show_spending(ledger: Ledger, at: str, release: str | None, dataset: str | None, json: bool) -> None:
+def _spent(ledger: Ledger, at: str, release: str | None, dataset: str | None) -> list[Spending]:
     if release is not None:
         _require_known(ledger, release, dataset)
         (dataset,) = (state.dataset for state in ledger.states() if state.release == release)
-    spent = spendings(ledger, at, dataset)
-    if json:
-        print_json([spending.to_json() for spending in spent])
-        return
-    for spending in spent:
-        say(f"{spending.kind} {spending.dataset}, at {spending.at.label}")
-        if spending.assumed:
-            added = ", ".join(f"{name}={as_json(value)}" for name, value in spending.assumed.items())
-            say(f"    {added} was not asked for: it is that of the smallest limit that covers the reference then")
-        rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
-        for (s, loss), shares, least in zip(spending.spent, spending.excess, spending.least, strict=True):
-            worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
-            above = gap_text(loss, least) if least else excess_text(worst)
-            rows.append((f"    {s.release}", s.status, str(s.charges), bound_text(loss), above))
-        print_columns([*rows, ("    spent", "", "", bound_text(spending.total), "")])
-        pure = "none" if spending.epsilon is None else bound_text(spending.epsilon)
-        tests = bound_text(sum(spending.tests, Fraction(0)))
-        say(f"    of it {tests} by tests of records left out; pure epsilon {pure}")
-        if spending.limit is None or spending.left is None:
-            say("    no limit covers it: its loss may grow without bound")
-        else:
-            by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
-            say(f"    left {down_text(spending.left)}, by the limit {by}")
-        if spending.family is not None:
-            over = spending.family
-            left = "no limit of it covers it" if over.left is None else f"left {down_text(over.left)} by its limits"
-            say(f"    over family {over.dataset}: spent {bound_text(over.total)}, {left}")
-        _print_promise(spending)
+    return spendings(ledger, at, dataset)
+
+
+def _print_lost(lines: Sequence[Lost]) -> None:
+    """Print what a reference lost by dataset, family and year, and in all, and what each limit leaves."""
+    references = list(dict.fromkeys(line.at for line in lines if line.limit is None))
+    say(f"lost by {' or '.join(references)} (rho, at most), by the UTC year in which releases were reserved")
+    rows = [("    of", "year", "releases", "spent", "limit", "left")]
+    for line in lines:
+        of_limit = line.limit is not None
+        asked = f", at {line.at}" if len(references) > 1 else ""
+        label = f"        limit at {line.at}" if of_limit else f"    {line.kind} {line.name}{asked}"
+        rows.append((label, *(("", "") if of_limit else (line.period, str(line.releases))), *line.losses()))
+    print_columns(rows)
+
+
+def _print_spending(spending: Spending) -> None:
+    """Print what each release of a dataset or family cost a reference, what is left of it, and what that means."""
+    say(f"{spending.kind} {spending.dataset}, at {spending.at.label}")
+    if spending.assumed:
+        added = ", ".join(f"{name}={as_json(value)}" for name, value in spending.assumed.items())
+        say(f"    {added} was not asked for: it is that of the smallest limit that covers the reference then")
+    rows = [("    release", "state", "charged", "rho", "a mechanism's bound")]
+    for (s, loss), shares, least in zip(spending.spent, spending.excess, spending.least, strict=True):
+        worst = None if None in shares.values() else max(filter(None, shares.values()), default=0.0)
+        above = gap_text(loss, least) if least else excess_text(worst)
+        rows.append((f"    {s.release}", s.status, str(s.charges), bound_text(loss), above))
+    print_columns([*rows, ("    spent", "", "", bound_text(spending.total), "")])
+    pure = "none" if spending.epsilon is None else bound_text(spending.epsilon)
+    tests = bound_text(sum(spending.tests, Fraction(0)))
+    say(f"    of it {tests} by tests of records left out; pure epsilon {pure}")
+    if spending.limit is None or spending.left is None:
+        say("    no limit covers it: its loss may grow without bound")
+    else:
+        by = f"{as_json(spending.limit.rho)} at {spending.limit.label}"
+        say(f"    left {down_text(spending.left)}, by the limit {by}")
+    _print_promise(spending)
 
 
 def _print_promise(spending: Spending) -> None:

@@ -58,6 +58,7 @@ class Tested:
     left_out: int
     passed: bool
     since: int  # the number of the entry that reserved what it was charged to
+    reserved_on: str  # when that was, as of ReleaseState
     reservation: Mapping[str, Any]
     role: str | None = None  # as whom the ledger's server knew who ran it
 
@@ -84,6 +85,7 @@ class ReleaseState:
     withdrawn_on: str | None = None
     withdrawal: str | None = None  # the hash of the entry that withdrew it
     since: int = 0  # the number of the entry that reserved it
+    reserved_on: str = ""  # its losses count in the year of this day
     head: str | None = None  # the hash of the published entry
     date: str | None = None
 
@@ -204,6 +206,7 @@ def _reserved(state: ReleaseState | None, entry: Entry) -> ReleaseState:
         tests=() if state is None else state.tests,
         runners=frozenset() if state is None else frozenset(tested.role for tested in state.tests),
         since=entry.seq,
+        reserved_on=entry.time[:10],
     )
 
 
@@ -219,6 +222,7 @@ def _tested(state: ReleaseState, entry: Entry) -> ReleaseState:
         raise StateError(f"release {state.release}: the test of records left out says otherwise by its counts")
     counts: dict[str, Any] = {"kept": kept, "left_out": left_out, "passed": passed}
     of: dict[str, Any] = {"digest": state.digest, "pin": pin, "since": state.since, "reservation": state.reservation}
+    of["reserved_on"] = state.reserved_on
     after = replace(state, tests=(*state.tests, Tested(test=test, role=entry.role, **counts, **of)))
     return after if passed else _without_charge(after)
 

@@ -201,6 +201,17 @@ class ReadLedger:
         where = None if release is None else ENTRIES.c.release == release
         return self._read(lambda connection: list(entries(connection, where)))
 
+    def latest(self, number: int, but: Sequence[str] = ()) -> list[Entry]:
+        """Return the last `number` entries of other events than `but`, in order; each is checked against its hash."""
+        others = ENTRIES.c.event.not_in(but)
+        last = select(ENTRIES.c.seq).where(others).order_by(ENTRIES.c.seq.desc()).limit(number)
+
+        def read(connection: Connection) -> list[Entry]:
+            first = min(connection.execute(last).scalars(), default=0)
+            return list(entries(connection, others & (ENTRIES.c.seq >= first)))
+
+        return self._read(read)
+
     def overview(self) -> tuple[list[tuple[str, Row]], list[Account]]:
         """Return all releases in brief with their datasets, in order, and the accounts of datasets and families."""
         with self._reading() as connection:

@@ -25,7 +25,7 @@ from pipeline.ledger.entries import FINGERPRINTS, NO_STEPS, REFUSAL_EVENTS, SUMM
 from pipeline.ledger.fold import ReleaseState, step
 from pipeline.ledger.reservation import Origin, charged
 
-_KEPT = ("since", "status", "approved", "draws", "charges")  # of a state, in brief
+_KEPT = ("since", "reserved_on", "status", "approved", "draws", "charges")  # of a state, in brief
 MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
 MOST_BITS = 1024  # of the denominator of a loss that is kept
 
@@ -43,6 +43,7 @@ class Row(NamedTuple):
     time: str
     operator: str | None
     since: int
+    reserved_on: str
     status: Any
     awaits_scan: bool
     approved: bool

@@ -15,8 +15,8 @@ from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import BudgetRefused, PlanError, StateError
 from pipeline.ledger.admission import accounts
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.history import spendings
 from pipeline.ledger.reservation import certified_of, charged
+from pipeline.ledger.spending import spendings
 from pipeline.ledger.store import Ledger
 from tests.support.ledgers import FACTS, UNIT, drawn_and_destroyed, entries, policy, reservation
 from udfs.mechanisms.catalogue import build

@@ -108,7 +108,7 @@ def test_the_tables_are_for_people(prdp: Prdp, world: Path, tmp_path: Path, caps
     assert max(map(len, lines)) <= 80
     assert main(["ledger", "show", "--at", AT, *ledger]) == 0
     text = capsys.readouterr().out
-    assert [line.split() for line in text.splitlines()][3] == ["spent", "11.9938"]
+    assert ["spent", "11.9938"] in [line.split() for line in text.splitlines()]
     assert "left 8.00621, by the limit 20 at employment=10, payroll=500" in text
     assert main(["ledger", "show", "first", *ledger]) == 0
     assert "draw 1: held" in capsys.readouterr().out

@@ -38,7 +38,8 @@ def test_a_member_states_what_is_spent_and_left_over_its_family(ledger: str) -> 
     (both,) = opened.spent(AT, "economy")
     assert east["spent"] == pytest.approx(LOSS, abs=1e-3)
     assert (both["spent"], both["left"]) == (pytest.approx(2 * LOSS, abs=1e-3), pytest.approx(30 - 2 * LOSS, abs=1e-3))
-    assert east["family"] == {"family": "economy", **{key: both[key] for key in ("spent", "limit", "left")}}
+    keys = ("spent", "years", "limit", "left", "limits")
+    assert east["family"] == {"family": "economy", **{key: both[key] for key in keys}}
     (account,) = opened.spent(dataset="west")
     (limit, _) = account["family"]["limits"]
     assert (account["limits"], limit["spent"], limit["left"]) == ([], both["spent"], both["left"])

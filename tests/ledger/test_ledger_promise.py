@@ -9,7 +9,7 @@ from jobs.cli import main
 from pipeline.accounting.convert import DELTA, approximate_epsilon
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger.datasets import Budget
-from pipeline.ledger.history import spendings
+from pipeline.ledger.spending import spendings
 from pipeline.ledger.store import Ledger
 from tests.support.ledgers import FACTS, UNIT, reservation
 from tests.support.world import budget_file, records, write_world

@@ -20,7 +20,7 @@ from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError
 from pipeline.engines.dask import DaskEngine
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.history import spendings
+from pipeline.ledger.spending import spendings
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan

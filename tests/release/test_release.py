@@ -18,8 +18,8 @@ from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.ledger.fold import MAX_DRAWS
-from pipeline.ledger.history import spendings
 from pipeline.ledger.reservation import charged
+from pipeline.ledger.spending import spendings
 from tests.support.firms import owned, world
 from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit

@@ -87,9 +87,9 @@ def up_probability(bound: float) -> str:
     return "> 0.9999" if ceiling > 9999 else f"0.{ceiling:04d}"
 
 
-def down_text(number: Fraction) -> str:
-    """Return `number` in six digits, rounded down: what is left is never shown as more than it is, or JSON says."""
-    return _text(min(number, exact(-up_float(-number))), 6, ROUND_FLOOR)
+def down_text(number: Fraction, digits: int = 6) -> str:
+    """Return `number` in so many digits, rounded down: what is left is never shown as more than it is, or JSON says."""
+    return _text(min(number, exact(-up_float(-number))), digits, ROUND_FLOOR)
 
 
 def _text(number: Fraction, digits: int, rounding: str) -> str:
