@@ -51,9 +51,14 @@ def rule_of_name(name: str) -> str | None:
 
 
 def checked_reason(text: str) -> str:
-    """Return a reason for the ledger without the spaces around it; PlanError unless of 1 to 1,000 plain characters."""
+    """Return a reason for the ledger without the spaces around it; PlanError unless of 1 to 1,000 plain characters.
+
+    Nor may it be the word TEXT, as in a command that was pasted.
+    """
     if not text.strip() or len(text) > 1000 or not is_plain(text):
         raise PlanError("a reason of 1 to 1,000 characters is needed, on one line, none of them a control character")
+    if text.strip() == "TEXT":
+        raise PlanError("TEXT stands for a reason: write it in its place, in quotes")
     return text.strip()
 
 

@@ -68,7 +68,8 @@ def doctor(now: datetime, asked: Asked) -> list[Finding]:
     files, served = dict(tls), None
     late: list[Finding] = []
     with suppress(PrdpError):  # told already of a ledger that cannot be read
-        late = [] if opened is None else under_way(opened, now, asked.longest, asked.longest_held)
+        rows = [] if opened is None else [row for _, row in opened.overview()[0]]
+        late = [] if opened is None else under_way(opened, rows, now, asked.longest, asked.longest_held)
     with suppress(PrdpError):  # told already of the address; or the ledger went away after it had answered
         files = {**connection_files(address), **tls}
         served = None if opened is None else opened.served_certificate()

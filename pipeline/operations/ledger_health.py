@@ -18,7 +18,7 @@ from cryptography.x509 import load_der_x509_certificate, load_pem_x509_certifica
 from pipeline.base.errors import arg
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
-from pipeline.operations.officer_page import HELD_LONG, WHAT_TO_DO
+from pipeline.operations.officer_page import HELD_LONG, WHAT_TO_DO, kind_of, remedy
 from pipeline.operations.telemetry import Gauge, Unsent, gauges_of_ledger, write_metrics
 from pipeline.release.attempts import names_of_roots, root_of_name
 from pipeline.storage.location import Location
@@ -28,6 +28,7 @@ GOOD, MEND, UNSEEN = "good", "mend", "not looked at"
 LEAST_FREE = 1.0  # GB that each disk should have
 SOON = timedelta(days=14)  # a certificate that ends earlier is to be replaced
 LONGEST = timedelta(hours=1)  # from the last step of a release that no officer has to decide on
+MOST_NAMED = 20  # releases under way; prdp ledger show lists all
 RECENT = timedelta(days=7)  # after a release has ended it is no longer told that it was drawn more than once
 AUTHORITIES = ("sslrootcert", "ca-file")  # may hold many: one that is still valid is enough
 
@@ -125,26 +126,32 @@ def health(
     certificate of the ledger's server or connection that has ended or soon does; a disk of ledger, staging or output
     with less than `least_free` GB.
     """
-    roots, out = places(ledger, [row for _, row in ledger.overview()[0]])
+    rows = [row for _, row in ledger.overview()[0]]
+    roots, out = places(ledger, rows)
     return [
         _opened(ledger),
-        *under_way(ledger, now, longest, longest_held),
+        *under_way(ledger, rows, now, longest, longest_held),
         *certificates(ledger.connection_files(), now, ledger.served_certificate()),
         *disks_of(ledger, roots, out, least_free),
     ]
 
 
-def under_way(ledger: Ledger, now: datetime, longest: timedelta, longest_held: timedelta) -> list[Finding]:
-    """Return which releases wait for too long, and which were drawn or charged more than once."""
-    rows = [row for _, row in ledger.overview()[0]]
+def under_way(
+    ledger: Ledger, rows: Sequence[Row], now: datetime, longest: timedelta, longest_held: timedelta
+) -> list[Finding]:
+    """Return which releases are under way, wait for too long, and were drawn or charged more than once."""
+    going = [_for_how_long(row, now) for row in rows if kind_of(row) in WHAT_TO_DO]
+    more = f" and {len(going) - MOST_NAMED:,} more" if len(going) > MOST_NAMED else ""
+    named = f"under way: {', '.join(going[:MOST_NAMED])}{more}" if going else "none is under way"
     late = [*_waiting(ledger, rows, now, longest, longest_held)] or [good("releases", "none waits for too long")]
+    late.insert(0, good("releases", named))
     once = "none was drawn or charged more than once, of releases under way or of late"
     return late + ([*_drawn_again(rows, now)] or [good("draws", once)])
 
 
 def places(ledger: Ledger, rows: Sequence[Row]) -> tuple[list[Location], Location | None]:
     """Return the roots at which a ledger's open releases are staged, its own first, and the last release's output."""
-    states = [ledger.state(row.release) for row in rows if _kind(row) in WHAT_TO_DO]
+    states = [ledger.state(row.release) for row in rows if kind_of(row) in WHAT_TO_DO]
     names = {None: None} | {name: None for state in states if state for name in names_of_roots(state)}
     last = ledger.state(max(rows, key=lambda row: row.since).release) if rows else None
     return [root_of_name(ledger, name) for name in names], locate(last.out) if last else None
@@ -173,26 +180,26 @@ def _waiting(
     ledger: Ledger, rows: Sequence[Row], now: datetime, longest: timedelta, longest_held: timedelta
 ) -> Iterator[Finding]:
     for row in rows:
-        kind = _kind(row)
+        kind = kind_of(row)
         waits = now - datetime.fromisoformat(row.time)
         if kind in WHAT_TO_DO and waits > (longest_held if kind == "held" else longest):
             state = ledger.state(row.release)
-            fix = WHAT_TO_DO[kind].format(release=row.release, out=state.out if state else "")
-            hours = waits / timedelta(hours=1)
-            text = f"{hours:,.1f} hours" if hours < 48 else f"{waits.days:,} days"
-            yield mend("releases", f"{row.release} is {kind} for {text}", fix)
+            why, acts = remedy(kind, state) if state else ("", [])
+            yield mend("releases", _for_how_long(row, now), f"{why}: {', or '.join(acts)}")
+
+
+def _for_how_long(row: Row, now: datetime) -> str:
+    waits = now - datetime.fromisoformat(row.time)
+    hours = waits / timedelta(hours=1)
+    return f"{row.release} is {kind_of(row)} for {f'{hours:,.1f} hours' if hours < 48 else f'{waits.days:,} days'}"
 
 
 def _drawn_again(rows: Sequence[Row], now: datetime) -> Iterator[Finding]:
     for row in rows:
-        fresh = _kind(row) in WHAT_TO_DO or now - datetime.fromisoformat(row.time) <= RECENT
+        fresh = kind_of(row) in WHAT_TO_DO or now - datetime.fromisoformat(row.time) <= RECENT
         if fresh and (row.draws > 1 or row.charges > 1):
             fix = f"find out what ends its runs, or who could see its staging: prdp ledger show {row.release}"
             yield mend("draws", f"{row.release}: draws {row.draws}, charges {row.charges}", fix)
-
-
-def _kind(row: Row) -> str:
-    return "approved" if row.status == "held" and row.approved else str(row.status)
 
 
 def write_health(place: str, ledger: Ledger, findings: Iterable[Finding]) -> list[Finding]:

@@ -1,159 +1,238 @@
-"""The officers' page of a ledger: what is spent and left, what waits for a decision, what is stuck, and who did what.
+"""The officers' page of a ledger: what waits, what is stuck, what was spent on whom, what is left, who did what.
 
 It is confidential, a file apart from all releases: it names where drafts lie. It holds no record's value and no count
 of records.
 """
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
 
-from pipeline.accounting.references import Limit
+from pipeline.accounting.accountant import total
+from pipeline.accounting.convert import DELTA, interpretation
+from pipeline.accounting.interpretation import Loss, interpret_at
+from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import StateError, arg
 from pipeline.base.plain import Table, rendered, with_ledger
-from pipeline.ledger.admission import Account, UnderLimit, accounts
-from pipeline.ledger.datasets import REFUSALS, Budget, budget_step, raising, registering
-from pipeline.ledger.entries import BUDGETED, CLOSED, REOPENED, REQUIRED, Entry, Required
+from pipeline.ledger.admission import Account, UnderLimit
+from pipeline.ledger.datasets import REFUSALS, raising, registering
+from pipeline.ledger.entries import BUDGETED, CHECKED, DIAGNOSED, REQUIRED, Diagnosed, Entry, Required
 from pipeline.ledger.fold import PUBLIC, ReleaseState
 from pipeline.ledger.history import History, approval_lines, histories
+from pipeline.ledger.reservation import charged
+from pipeline.ledger.spending import charges_of, fixed_in_advance
 from pipeline.ledger.store import Ledger
+from pipeline.ledger.summaries import Row
 from pipeline.publication.site.site_files import staged_page
 from pipeline.release.attempts import attempt_of, release_folders, require_outside, root_of_name
 from pipeline.storage.local import LocalPath
-from udfs.numbers.exact import as_json, bound_text, down_text
+from udfs.numbers.exact import as_json, bound_text, down_text, up_float, up_probability
 
 MARK = "CONFIDENTIAL"
 HEADINGS = (
-    ("waiting", "Waiting for a decision"),
-    ("stuck", "What is stuck, and what to do"),
-    ("spent", "Spent and left"),
+    ("waiting", "What waits for you"),
+    ("stuck", "What is stuck"),
+    ("spent", "What was spent on whom"),
+    ("left", "What is left"),
+    ("acts", "Who did what"),
     ("releases", "Releases"),
-    ("acts", "History of acts"),
 )
-HELD_LONG = timedelta(days=7)  # a held release that waits longer is told among what is stuck
+HELD_LONG = timedelta(days=7)  # of a held release that waits longer it is told for how long
+BEST_TESTS = ("best test of it alone", "of all within the limit")
 MOST_BARS = 20  # of one limit: earlier releases share a bar
-MOST_ACTS = 500  # the latest; prdp ledger admin export has all
+MOST_YEARS = 4  # with a column of their own, this one among them
+MOST_ACTS = 500  # the latest, of acts and of releases; prdp ledger admin export has all
+CHECKS = {CHECKED: "checks of the microdata", DIAGNOSED: "diagnostics"}  # counted: a dataset may have thousands
 
 GENERATOR = b'content="prdp ledger page"'  # of the pages that a new one may replace
-NO_RUN = "If no run of it is under way: "
-WHAT_TO_DO = {
-    "reserved": f"Nothing is drawn. {NO_RUN}run prdp release with its plan again, or give its charge back: "
-    "prdp ledger abort {release}",
-    "drawn": f"A draw is recorded. {NO_RUN}prdp release with its plan publishes a complete draw, and destroys another "
-    "and draws anew; or end it, which keeps the charge: prdp ledger abort {release}",
-    "destroyed": f"Its draw was destroyed. {NO_RUN}prdp release with its plan draws anew; or end it, which keeps the "
-    "charge: prdp ledger abort {release}",
-    "approved": "It is approved, and not yet published. Finish it: prdp ledger approve {release}, or prdp release with "
-    "its plan",
-    "published": "It is published, but its files may not be complete at {out}. Finish it: prdp release with its plan",
-    "held": "It waits for a decision: prdp ledger approve {release}, or prdp ledger reject {release} --reason TEXT",
+NO_RUN = "If no run of it is under way"
+RUN, ABORT = "prdp release PLAN --out {out}{staging}", "prdp ledger abort {release}"
+APPROVE, REJECT = "prdp ledger approve {release}", "prdp ledger reject {release} --reason TEXT"
+WHAT_TO_DO = {  # why, and commands of which one goes on
+    "reserved": (f"Nothing is drawn. {NO_RUN}, run its plan again, or give its charge back", (RUN, ABORT)),
+    "drawn": (
+        f"A draw is recorded. {NO_RUN}, its plan's next run publishes a complete draw, and destroys another and draws "
+        "anew; or end it, which keeps the charge",
+        (RUN, ABORT),
+    ),
+    "destroyed": (
+        f"Its draw was destroyed. {NO_RUN}, its plan's next run draws anew; or end it, which keeps the charge",
+        (RUN, ABORT),
+    ),
+    "approved": ("It is approved, and not yet published. Finish it", (APPROVE, RUN)),
+    "published": ("It is published, but its files may not be complete at its output. Finish it", (RUN,)),
+    "held": ("It waits for a decision", (APPROVE, REJECT)),
 }
 
 
-def officer_page(
-    address: str, entries: Sequence[Entry], staged: Callable[[ReleaseState], tuple[str, str | None]], now: datetime
-) -> str:
-    """Return the page of the ledger at `address` with all its `entries`, made at `now`.
+class Stuck(NamedTuple):
+    """What goes no further, since when and why, and the commands of which one goes on."""
+
+    what: str
+    state: str
+    since: str
+    why: str
+    acts: Sequence[str]
+
+
+def remedy(kind: str, state: ReleaseState) -> tuple[str, list[str]]:
+    """Return why a release goes no further, and the commands of which one goes on, quoted for a shell."""
+    why, acts = WHAT_TO_DO[kind]
+    root = (state.stagings or (state.reservation.get("staging"),))[-1]
+    staging = "" if root is None else f" --staging {quote(root)}"
+    names = {"release": quote(state.release), "out": quote(state.out), "staging": staging}
+    return why, [act.format(**names) for act in acts]
+
+
+def kind_of(row: Row) -> str:
+    """Return the state of a release; "approved" of one that is held no longer, "destroyed" of one without its draw."""
+    if row.status == "held" and row.approved:
+        return "approved"
+    return "destroyed" if row.status == "drawn" and row.awaits_scan else str(row.status)
+
+
+def officer_page(ledger: Ledger, staged: Callable[[ReleaseState], tuple[str, str | None]], now: datetime) -> str:
+    """Return the page of a ledger, made at `now`.
 
     `staged` says where the page of a held release lies: as text, and as a link where a browser can follow one.
     """
-    releases = histories(entries)
-    budgets: dict[str, Budget] = {}
-    for entry in (each for each in entries if each.event == BUDGETED):
-        budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
-    kept = accounts(budgets, [history.state for history in releases.values()])
-    refused = Counter(entry.dataset for entry in entries if entry.refuses)
-    held = [history for history in releases.values() if history.state.status == "held" and not history.state.approved]
-    stuck = [*_closed(entries), *_stuck(releases.values(), now), *_refused(kept, refused)]
+    named, kept = ledger.overview()
+    rows = [row for _, row in named]
+    held = [row for row in rows if kind_of(row) == "held"]
+    refused, closed, (entries, head) = ledger.refusals(), ledger.closed(), ledger.head()
+    latest = ledger.latest(MOST_ACTS, but=(*CHECKS,))
     return rendered(
         "officer.html",
         mark=MARK,
         figures=True,
         title="The ledger, for disclosure officers",
         headings=HEADINGS,
-        address=address,
-        entries=f"{len(entries):,}",
-        approve=with_ledger("prdp ledger approve", address),
-        reject=with_ledger("prdp ledger reject", address),
-        head=entries[-1].hash if entries else "none",
+        address=ledger.address,
+        entries=f"{entries:,}",
+        head=head if entries else "none",
         made=f"{now.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
-        held=[_held(history, kept, staged(history.state)) for history in held],
-        stuck=Table(
-            ("what", "state", "since", "what to do"),
-            [(*row[:3], with_ledger(row[3], address)) for row in stuck],
-            words=[3],
-        ),
-        spent=[_spent(account, refused) for account in kept],
-        releases=_releases(releases.values()),
-        acts=_acts(entries),
+        held=[_held(histories(ledger.entries(row.release))[row.release], kept, staged, now) for row in held],
+        stuck=[*_closed(closed), *_stuck(ledger, rows), *_refused(kept, refused)],
+        spent=_spent(kept, now.year),
+        left=[_left(account, refused) for account in kept],
+        by_state=", ".join(f"{number:,} {kind}" for kind, number in Counter(map(kind_of, rows)).items()),
+        releases=_releases(named),
+        people=_people(latest),
+        checks=_checks(ledger),
+        acts=_acts(latest),
+        named=lambda act: with_ledger(act, ledger.address),
         most=f"{MOST_ACTS:,}",
-        cut=len(entries) > MOST_ACTS,
+        cut=len(latest) == MOST_ACTS,
+        cut_releases=len(rows) > MOST_ACTS,
     )
 
 
-def _held(history: History, kept: Sequence[Account], staged: tuple[str, str | None]) -> dict[str, Any]:
+def _held(
+    history: History,
+    kept: Sequence[Account],
+    staged: Callable[[ReleaseState], tuple[str, str | None]],
+    now: datetime,
+) -> dict[str, Any]:
     """Return what an officer needs to know of a held release: where its page is, and what it adds to what is spent."""
     state = history.state
     since = next(time for time, event, _ in reversed(history.acts) if event == "held")  # an approval may have followed
     rows = []
     for account, under in ((each, under) for each in kept for under in each.limits):
         for loss in (loss for each, loss in under.spent if each.release == state.release):
-            others = under.total - loss
-            cells = (bound_text(others), bound_text(loss), _limit(under.limit), down_text(under.left))
-            rows.append((f"{account.kind} {account.name}, at {under.limit.at.label}", *cells))
-    header = ("limit of", "all others spent", "this one", "limit", "left after it")
+            others = bound_text(under.total - loss)
+            figures = (others, bound_text(loss), _limit(under.limit), down_text(under.left))
+            tests = (_best_test(state, under.limit.at, loss), _best_test_within(account, under))
+            rows.append((f"{account.kind} {account.name}, at {under.limit.at.label}", *figures, *tests))
+    header = ("limit of", "all others spent", "this one", "limit", "left after it", *BEST_TESTS)
+    waits = now - datetime.fromisoformat(since)
+    page, link = staged(state)
     return {
         "release": state.release,
         "dataset": state.dataset,
         "since": since[:16].replace("T", " "),
+        "long": f", held for {waits.days} days" if waits > HELD_LONG else "",
         "out": state.out,
-        "page": staged[0],
-        "link": staged[1],
+        "page": page,
+        "link": link,
         "approvals": approval_lines(state),
         "adds": Table(header, rows, range(1, len(header))) if rows else None,
+        "acts": remedy("held", state)[1],
     }
 
 
-def _closed(entries: Sequence[Entry]) -> Iterator[Sequence[str]]:
-    last = next((entry for entry in reversed(entries) if entry.event in (CLOSED, REOPENED)), None)
-    if last is not None and last.event == CLOSED:
-        advice = (
-            "Nothing is reserved, drawn or published. "
-            "See that it knows all that was published: prdp ledger admin reopen"
-        )
-        yield "the ledger", "closed", last.time[:10], advice
+def _best_test(state: ReleaseState, at: Reference, loss: Fraction) -> str:
+    """Return how well the best test of this release alone, whatever else was released, detects the reference."""
+    anywhere, one = at.anywhere(), charged(state, state.charges)
+    if state.charges == 1 and not one.tests:
+        means = interpret_at(one.policy, anywhere, Loss(loss, one.pure_loss_at(anywhere)), DELTA)
+    else:  # several draws may have been seen
+        means = interpretation(None, up_float(loss), None, DELTA)
+    return up_probability(means["power"])
 
 
-def _stuck(releases: Iterable[History], now: datetime) -> Iterator[Sequence[str]]:
-    for history in releases:
-        state, (time, _, _) = history.state, history.acts[-1]
-        kind: str = state.status
-        if kind == "drawn" and state.attempt is None:
-            kind = "destroyed"
-        if kind == "held" and state.approved:
-            kind = "approved"
-        waits = now - datetime.fromisoformat(time)
-        if kind in WHAT_TO_DO and (kind != "held" or waits > HELD_LONG):
-            text = f"held for {waits.days} days" if kind == "held" else kind
-            advice = WHAT_TO_DO[kind].format(release=state.release, out=state.out)
-            yield f"release {state.release}", text, time[:10], advice
+def _best_test_within(account: Account, under: UnderLimit) -> str:
+    """Return how well the best test of all releases together does, by the lowest limit that was fixed in advance."""
+    fixed = fixed_in_advance(account.budget, [state for state, _ in under.spent])
+    bounds = [limit for limit in fixed if limit.at.covers(under.limit.at)]
+    if not bounds:
+        return "not known: stated anew since"
+    rho = min(limit.rho for limit in bounds)
+    power = up_probability(interpretation(None, up_float(rho), None, DELTA)["power"])
+    return power if rho == under.limit.rho else f"{power}, by {as_json(rho)}"
 
 
-def _refused(kept: Sequence[Account], refused: Mapping[str, int]) -> Iterator[Sequence[str]]:
+def _closed(closed: Entry | None) -> Iterator[Stuck]:
+    if closed is not None:
+        why = "Nothing is reserved, drawn or published. See that it knows all that was published, and open it"
+        yield Stuck("the ledger", "closed", closed.time[:10], why, ["prdp ledger admin reopen"])
+
+
+def _stuck(ledger: Ledger, rows: Iterable[Row]) -> Iterator[Stuck]:
+    for row in rows:
+        kind = kind_of(row)
+        if kind in WHAT_TO_DO and kind != "held" and (state := ledger.state(row.release)) is not None:
+            yield Stuck(f"release {row.release}", kind, row.time[:10], *remedy(kind, state))
+
+
+def _refused(kept: Sequence[Account], refused: Mapping[str, int]) -> Iterator[Stuck]:
     for account in kept:
         counted, allowed = refused.get(account.name, 0), account.budget.refusals if account.budget else REFUSALS
         if counted >= allowed:
             act = (raising if account.budget else registering)(account.name)
-            advice = f"State a larger number as refusals: {act}"
-            yield f"{account.kind} {account.name}", f"{counted} of {allowed} refusals because of records", "–", advice
+            state = f"{counted} of {allowed} refusals because of records"
+            why = "No release of it is read any more. State a larger number as refusals in its file"
+            yield Stuck(f"{account.kind} {account.name}", state, "", why, [act])
 
 
-def _spent(account: Account, refused: Mapping[str, int]) -> dict[str, Any]:
+def _spent(kept: Sequence[Account], this_year: int) -> Table:
+    """Return what the reference of each limit, of each dataset and family, has lost by year and in all."""
+    lost = [(account, under, defaultdict[int, Fraction](Fraction)) for account in kept for under in account.limits]
+    for _, under, of_years in lost:
+        for charge in (charge for pair in under.spent for charge in charges_of(*pair, under.limit.at)):
+            of_years[charge.year] += charge.loss
+    years = sorted({this_year, *(year for _, _, of_years in lost for year in of_years)})
+    shown = years[: -MOST_YEARS - 1 : -1]  # the latest first
+    earlier = ["earlier"] if len(years) > len(shown) else []
+    rows = []
+    for account, under, of_years in lost:
+        before = total(loss for year, loss in of_years.items() if year not in shown)
+        by_year = [under.total, *(of_years[year] for year in shown), *([before] * len(earlier))]
+        rows.append((f"{account.kind} {account.name}", _whom(under.limit.at), *map(bound_text, by_year)))
+    header = ("of", "whom", "in all", *map(str, shown), *earlier)
+    return Table(header, rows, range(2, len(header)))
+
+
+def _whom(at: Reference) -> str:
+    return f"a firm of {len(at.records)}: {at.label}" if at.listed else at.label
+
+
+def _left(account: Account, refused: Mapping[str, int]) -> dict[str, Any]:
     budget = account.budget
     facts = [] if budget is None else [f"unit {budget.unit}"]
     facts += [f"of family {budget.family}"] if budget and budget.family else []
@@ -207,28 +286,47 @@ def _limit(limit: Limit) -> str:
     return str(as_json(limit.rho))
 
 
-def _releases(releases: Iterable[History]) -> Table:
+def _releases(named: Sequence[tuple[str, Row]]) -> Table:
     rows = [
-        (
-            *(history.state.release, history.state.dataset, history.state.status),
-            *(str(history.state.draws), str(history.state.charges), history.acts[-1][0][:10]),
-            *(history.state.reservation["supersedes"] or "–", history.state.out),
-        )
-        for history in releases
+        (row.release, dataset, kind_of(row), str(row.draws), str(row.charges), row.time[:10], row.operator or "–")
+        for dataset, row in reversed(named[-MOST_ACTS:])
     ]
-    return Table(("release", "dataset", "state", "draws", "charged", "since", "supersedes", "output"), rows, [3, 4])
+    return Table(("release", "dataset", "state", "draws", "charged", "since", "by"), rows, [3, 4])
 
 
-def _acts(entries: Sequence[Entry]) -> Table:
+def _checks(ledger: Ledger) -> Table | None:
+    """Return how often the microdata of each dataset were checked, or diagnosed, and by whom at last."""
+    runs: dict[tuple[str, str], list[Diagnosed]] = {}
+    for run in ledger.diagnoses():
+        runs.setdefault((run.dataset, run.event), []).append(run)
     rows = [
-        (
-            entry.time[:16].replace("T", " "),
-            entry.facts["act"] if entry.event == BUDGETED else entry.event,
-            entry.release or entry.dataset,
-            entry.by or "–",
-            _facts(entry),
-        )
-        for entry in reversed(entries[-MOST_ACTS:])
+        (dataset, CHECKS[event], f"{len(mine):,}", mine[-1].time[:10], mine[-1].operator or "–")
+        for (dataset, event), mine in runs.items()
+    ]
+    return Table(("dataset", "what", "how often", "last", "by"), rows, [2]) if rows else None
+
+
+def _people(latest: Sequence[Entry]) -> Table:
+    """Return what each person did in these entries, by number, and when at last."""
+    acts: dict[str, Counter[str]] = {}
+    last = {entry.by: entry.time[:10] for entry in latest}
+    for entry in latest:
+        acts.setdefault(entry.by, Counter())[_act(entry)] += 1
+    rows = [
+        (by or "–", ", ".join(f"{number:,} {act}" for act, number in each.most_common()), last[by])
+        for by, each in acts.items()
+    ]
+    return Table(("who", "did", "last"), rows, words=[1])
+
+
+def _act(entry: Entry) -> str:
+    return str(entry.facts["act"]) if entry.event == BUDGETED else entry.event
+
+
+def _acts(latest: Sequence[Entry]) -> Table:
+    rows = [
+        (entry.time[:16].replace("T", " "), _act(entry), entry.release or entry.dataset, entry.by or "–", _facts(entry))
+        for entry in reversed(latest)
     ]
     return Table(("UTC", "act", "of", "by", "reason, or what"), rows, words=[4])
 
@@ -250,6 +348,8 @@ def _facts(entry: Entry) -> str:
         texts.append(f"draw {facts['draw']}")
     if entry.event == "purged":
         texts.append(f"{len(facts['names'])} removed")
+    if entry.event == "reserved" and facts.get("supersedes"):
+        texts.append(f"supersedes {facts['supersedes']}")
     if facts.get("exposed"):
         texts.append("others may have seen it")
     return "; ".join(texts)
@@ -263,7 +363,7 @@ def write_officer_page(ledger: Ledger, out: Path) -> Path:
     """
     path = Path(os.path.abspath(out))
     require_outside(path, release_folders(ledger))
-    page = officer_page(ledger.address, ledger.entries(), lambda state: _staged(ledger, state), datetime.now(UTC))
+    page = officer_page(ledger, lambda state: _staged(ledger, state), datetime.now(UTC))
     try:
         if os.path.lexists(path) and (path.is_symlink() or GENERATOR not in path.read_bytes()):
             raise StateError(f"{arg('out', out)}: is there already, and no page of a ledger: give a new file")

@@ -8,7 +8,7 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.operations.ledger_health import MEND, RECENT, certificates, disks, health
+from pipeline.operations.ledger_health import MEND, MOST_NAMED, RECENT, certificates, disks, health
 from pipeline.operations.officer_page import HELD_LONG
 from tests.support.ledgers import drawn_and_destroyed, ledger_file, reservation, stage, staged
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
@@ -41,6 +41,22 @@ def test_a_release_that_waits_too_long(ledger: Ledger, tmp_path: Path, last: str
     assert wrong(ledger, patience - timedelta(minutes=1)) == []
     (told,) = wrong(ledger, patience + timedelta(minutes=9))
     assert told.startswith(f"releases: r is {last} for ")
+
+
+def test_releases_under_way_are_named_and_no_others(ledger: Ledger, tmp_path: Path) -> None:
+    def named() -> str:
+        return next(each.what for each in health(ledger, datetime.now(UTC) + HOUR / 2) if each.check == "releases")
+
+    assert named() == "none is under way"
+    ledger.reserve(reservation("begun"))
+    ledger.reserve(reservation("given-up"))
+    ledger.abort("given-up")
+    ledger.hold("waits", staged(ledger, "waits", tmp_path / "out"), "sha256:contents")
+    drawn_and_destroyed(ledger, "begun", 1)
+    assert named() == "under way: begun is destroyed for 0.5 hours, waits is held for 0.5 hours"
+    for number in range(MOST_NAMED):
+        ledger.reserve(reservation(f"r{number}", dataset=f"d{number}"))
+    assert named().endswith(f"r{MOST_NAMED - 3} is reserved for 0.5 hours and 2 more")
 
 
 def test_a_settled_release_waits_for_nothing(ledger: Ledger, tmp_path: Path) -> None:
@@ -128,6 +144,6 @@ def test_the_command_and_the_method_agree(tmp_path: Path, capsys: pytest.Capture
     assert main([*call, "--longest", "1e-9"]) == 1
     told = capsys.readouterr()
     assert "mend: releases: r is reserved for 0.0 hours" in told.out
-    assert told.err.endswith("error: 1 of 5 findings must be mended\n")
+    assert told.err.endswith("error: 1 of 6 findings must be mended\n")
     assert main(["ledger", "health", "--ledger", str(tmp_path / "none.sqlite")]) == 5
     assert not (tmp_path / "none.sqlite").exists()
