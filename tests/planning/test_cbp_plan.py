@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow.dataset as ds
 import pytest
 import yaml
 
 import prdp
 
 PLANS = Path(__file__).parents[2] / "conf" / "plans"
+DOCS = PLANS.parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,24 @@ def test_the_plan_keeps_the_limits_of_its_draft(folder: Path, employees: int, rh
     at = {"employment": employees, "payroll_q1": 12 * employees, "payroll": 48 * employees}
     total = plan.explain(at=at).totals.rho.max()
     assert 0.5 * rho < total <= rho or employees == 10_000
+
+
+@pytest.mark.drill
+def test_the_plan_is_worth_what_is_said_of_it(tmp_path: Path) -> None:
+    """Totals are those of the microdata; docs/cbp.md has the shares, by expected standard errors once reconciled."""
+    prdp.generate_like("cbp-2011", tmp_path / "like")
+    plan = prdp.load_plan(yaml.safe_load((PLANS / "cbp.yaml").read_text(encoding="utf-8")), folder=tmp_path / "like")
+    level = prdp.beside_today("cbp-2011", plan)["levels"][-1]
+    assert level["usable_cells"] >= 0.35
+    assert level["worse_cells"] <= 0.54
+    errors = plan.explain().errors.groupby("query")["reconciled"].max()
+    columns = {"emp": "employment", "qp1": "payroll_q1", "ap": "payroll"}
+    records = ds.dataset(tmp_path / "like" / "microdata").to_table(columns=["county", *columns.values()]).to_pandas()
+    totals = records.groupby("county").sum()
+    page = (DOCS / "cbp.md").read_text(encoding="utf-8")
+    shares = [float((errors[f"co_{name}_total"] >= totals[column]).mean()) for name, column in columns.items()]
+    assert max(shares) <= 0.03
+    assert ", ".join(f"{100 * share:.1f}" for share in shares) in page
 
 
 @pytest.mark.drill
