@@ -1,6 +1,7 @@
 """Reconciled tables made by the workers of engines: the files of one process, whoever repeats or dies."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from jobs.cli import main
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.publication.reconcile.reconciled import Options, Reconciliation
-from pipeline.publication.reconcile.reconciled_folder import MakeGroup, make_reconciled, verify_reconciled
+from pipeline.publication.reconcile.reconciled_folder import Made, MakeGroup, make_reconciled, verify_reconciled
 from pipeline.storage.paths import locate
 from prdp import StateError
 from tests.publication.test_reconcile import QUERIES, released
@@ -62,13 +63,28 @@ def test_every_engine_makes_the_files_of_one_process(
     assert files_of(tmp_path / "out") == alone
 
 
+@dataclass(frozen=True)
+class NothingEnumerated:
+    """A task that takes finest common cells which are no table's for too many, in whatever process it runs."""
+
+    task: MakeGroup
+
+    def __call__(self, number: int) -> Made:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(solve, "ENUMERATED", 0)
+            return self.task(number)
+
+
 @pytest.mark.usefixtures("large")
 def test_cells_that_are_not_enumerated_make_the_same_files_on_an_engine(
-    release: Path, alone: dict[Path, bytes], tmp_path: Path
+    release: Path, alone: dict[Path, bytes], engine: Engine, tmp_path: Path
 ) -> None:
+    def there(task: MakeGroup, numbers: list[int], counted: str) -> list[Made]:
+        return engine.each(NothingEnumerated(task), numbers, counted)
+
     one, two = (Reconciliation([locate(release)], Options()) for _ in range(2))  # with nothing kept of other tests
     manifest = make_reconciled(one, tmp_path / "one", csv=True)
-    make_reconciled(two, tmp_path / "two", csv=True, each=DaskEngine(workers=2).each)
+    make_reconciled(two, tmp_path / "two", csv=True, each=there)
     assert files_of(tmp_path / "two") == files_of(tmp_path / "one") != alone
     assert verify_reconciled(locate(tmp_path / "one")).sums > 0
     assert max(group["residual"] for group in manifest["groups"]) <= 1e-4
@@ -76,7 +92,7 @@ def test_cells_that_are_not_enumerated_make_the_same_files_on_an_engine(
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups whose finest common cells are no table's are taken for too large to enumerate them."""
+    """The same in this process, whose threads are workers too."""
     monkeypatch.setattr(solve, "ENUMERATED", 0)
 
 
