@@ -18,10 +18,15 @@ PAPER = 739  # pixels between the margins of a Letter sheet
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_has_a_violation(site: Path, page: Page, width: int, mode: str) -> None:
     page.look(width, mode)
-    for path in ("../index.html", "site/index.html", COUNTIES, STATES, "report.html"):
-        page.open(site / path)
+    places = "site/place.html"
+    for path in ("../index.html", "site/index.html", COUNTIES, STATES, places, "report.html"):
+        page.open(site / path, "#state=06" if path == places else "")
         if "tables" in path:
             everything(page)
+        if path == places:
+            page.wait(
+                "document.querySelector('#place .rows') && !document.querySelector('#place [role=status]').textContent"
+            )
         assert page.violations() == [], path
         assert page.run("document.documentElement.scrollWidth") <= width, path
 

@@ -74,6 +74,18 @@ def test_two_data_sets_under_one_key_differ_in_files_with_figures_alone(site: Pa
     assert manifests[0] == manifests[1]
 
 
+def test_the_absence_of_one_record_changes_figures_alone(site: Path, tmp_path: Path) -> None:
+    queries = [QUERIES[0] | {"title": "All of them", "unit": "places", "about": "Counted."}, *QUERIES[1:]]
+    plan = write_world(tmp_path, records(2000).slice(1), queries=queries, **TEXTS)
+    one, other = tree(site), tree(released(plan, tmp_path / "run", csv=True))
+    assert one.keys() == other.keys()
+    different = {path for path in one if one[path] != other[path]}
+    assert {path for path in different if "establishments" in path}, "the record is counted there"
+    assert {path for path in different if not holds_figures(path)} == set()
+    fronts = [(folder / "index.html").read_text() for folder in (site.parent, tmp_path / "run/out/small-release")]
+    assert without_digests(fronts[0]) == without_digests(fronts[1])
+
+
 def test_so_do_large_tables_and_second_sites(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(write, "MOST_CELLS", 79)
     monkeypatch.setattr("pipeline.publication.site.figures.MOST_SUMS", 40)
