@@ -278,13 +278,15 @@ def rank_kinds(
         tables=tables or [query.name for query in model.queries],
         totals=totals,
     )
-    found = ranked(model, bounds, asked, lambda n: log.progress(f"{n} mechanisms tried") if n % 20 == 0 else None)
+    tables_ranked = ranked(
+        model, bounds, asked, lambda n: log.progress(f"{n} mechanisms tried") if n % 20 == 0 else None
+    )
     if out is not None:
         with filled_folder(Path(out)) as folder:
-            for table_of in found:
+            for table_of in tables_ranked:
                 if table_of.best and (design := table_of.best[0].design) is not None:
                     Design(design).save(folder / file_of(table_of))
-    return Result(ranked_json(model, bounds, asked, found, drafted), ranked_text)
+    return Result(ranked_json(model, bounds, asked, tables_ranked, drafted), ranked_text)
 
 
 Part = tuple[str, str | None]

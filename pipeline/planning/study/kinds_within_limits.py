@@ -193,19 +193,19 @@ class _Search:
 
     def _influence(self, number: int, k: int) -> Fraction | None:
         """Return the influence of the one record of a limit's reference; None where it has several."""
-        at = self.bounds[k].limit.at
-        if len(at.records) > 1:
+        reference = self.bounds[k].limit.at
+        if len(reference.records) > 1:
             return None
         name = self.apart.queries[number].name
-        return max(self.apart.influence_at(each, name) for each in self.apart.resolved(at))
+        return max(self.apart.influence_at(each, name) for each in self.apart.resolved(reference))
 
     def _loss(self, number: int, k: int) -> "Loss":
         """Return what a table loses at a limit's reference, as a function of its mechanism."""
         influence = self._influence(number, k)
         if influence is not None:
             return lambda mechanism: mechanism.loss_at(influence)
-        at, name = self.bounds[k].limit.at, self.apart.queries[number].name
-        return lambda mechanism: _with(self.apart, number, mechanism).query_loss_at(at, name)
+        reference, name = self.bounds[k].limit.at, self.apart.queries[number].name
+        return lambda mechanism: _with(self.apart, number, mechanism).query_loss_at(reference, name)
 
     def _keeps(self, number: int, mechanism: Mechanism) -> bool:
         changed = _with(self.policy, number, mechanism)
