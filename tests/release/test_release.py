@@ -269,7 +269,7 @@ def test_firms_change_the_promise_and_not_the_tables(tmp_path: Path) -> None:
     assert told["unit"] == "firm_id"
     assert told["references"][0]["at"] == [{"employment": 10}]
     page = files["firm_id"]["report.html"].decode()
-    assert "a firm is all records with one value of firm_id" in page
+    assert "each firm is all records with one value of firm_id" in page
     assert "per-record" not in page + json.dumps(told).lower()
     assert (
         "firm is all records" not in files["record"]["policy.json"].decode() + files["record"]["report.html"].decode()
