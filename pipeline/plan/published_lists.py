@@ -29,8 +29,8 @@ def opened(path: Path, *, any_separator: bool = False) -> Iterator[Any]:
     """Give a CSV reader of a UTF-8 file; whatever goes wrong with the file becomes a PlanError."""
     with _readable(path), input_lines(path) as lines:
         header = next(lines, "")
-        found = [each for each in ",;\t" if each in header] if any_separator else []
-        rows = csv.reader(chain([header], lines), strict=True, delimiter=found[0] if found else ",")
+        separators = [each for each in ",;\t" if each in header] if any_separator else []
+        rows = csv.reader(chain([header], lines), strict=True, delimiter=separators[0] if separators else ",")
         try:
             yield rows
         except csv.Error as error:
