@@ -87,7 +87,7 @@ def untrue(world: World, plan: Plan, units: Sequence[Sequence[Values]]) -> Itera
         yield "words of the guarantee"
     if any(most > mine for most, mine in zip(lost, own, strict=True)) and not site["guarantee"]["words"].count(WITHIN):
         yield "words of the site"
-    if not rises and (SMALLER_FIRMS if firm else SMALLER_RECORDS) in page:
+    if not rises and (SMALLER_FIRMS if firm else SMALLER_RECORDS).format(unit="record", records="records") in page:
         yield "words of the page"
     if not rises and "bind every" in text.replace("\n", " "):
         yield "words of explain"

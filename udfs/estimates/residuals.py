@@ -298,8 +298,7 @@ class Residuals:
             to = _level_of(known, axis, labels)
             squares = _added(positions, of.entries, len(to)) ** 2
             if weight.shape[axis] == 1:
-                spread = _added(to, squares, count(labels))
-                weight = weight * _shaped(spread, axis, self.dimensions)
+                weight = weight * _shaped(_added(to, squares, count(labels)), axis, self.dimensions)
             else:
                 weight = Along(to, count(labels)).up(weight * _shaped(squares, axis, self.dimensions), axis)
             weight = weight / _shaped(of.measure[node[axis]] ** 2, axis, self.dimensions)
@@ -410,11 +409,8 @@ def _uneven(known: list[Known]) -> int:
     axes = range(len(known[0].table.widths))
 
     def crossing(axis: int) -> int:
-        levels = {
-            one.tobytes(): one
-            for each in known
-            for one in [blocks(each.table.positions[axis], each.table.widths[axis])]
-        }
+        of_tables = (blocks(each.table.positions[axis], each.table.widths[axis]) for each in known)
+        levels = {one.tobytes(): one for one in of_tables}
         return sum(not _comparable(one, other) for one, other in combinations(levels.values(), 2))
 
     return max(axes, key=lambda axis: (crossing(axis), len(known[0].table.positions[axis])))
