@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, PrdpError, StateError
-from pipeline.ledger import admission, fold, summaries
+from pipeline.ledger import admission, datasets, fold, summaries
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState
@@ -384,7 +384,7 @@ def trusting(connection: Connection) -> Kept | None:
         (fold._EVENTS, "published", published_unseen),
         (fold._EVENTS, "withdrawn", withdrawn_for_free),
         (fold._EVENTS, "tested", without_its_test),
-        (vars(admission), "members", lambda budgets, family: []),
+        (vars(datasets), "members", lambda budgets, family: []),
         (vars(admission), "binding", lambda registered, releases: []),
         (vars(summaries), "_kept", trusting),
     ],
