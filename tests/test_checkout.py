@@ -16,7 +16,7 @@ TOP = {
     *("README.md", "benchmarks", "box", "conf", "constraints.txt", "docker-compose.yml", "docs", "jobs", "mkdocs.yml"),
     *("mkdocs_links.py", "pipeline", "prdp", "pyproject.toml", "tests", "udfs"),
 }
-PLAIN = re.compile(r"[A-Za-z0-9._/-]+")
+PLAIN = re.compile(r"[A-Za-z0-9._/-]+|conf/systemd/[a-z-]+@\.(service|timer)")  # systemd's templates have an @
 
 
 def odd(names: list[str]) -> list[str]:
@@ -67,7 +67,8 @@ def test_ci_installs_what_is_missing_where_it_may_and_runs_the_tests_last(
     bash = program("bash")
     environment = {name: text for name, text in os.environ.items() if name != "CI"} | {"PATH": str(tmp_path)}
     subprocess.run([bash, ROOT / ".ci" / "run"], env=environment, check=True, capture_output=True)
-    wanted = " ".join(sorted({"chromium", "fish", "git", "systemd", "zsh"} - ({"chromium"} if there else set())))
+    programs = {"chromium", "cron", "fish", "git", "logrotate", "systemd", "zsh"}
+    wanted = " ".join(sorted(programs - ({"chromium"} if there else set())))
     installs = ["apt-get update", f"apt-get install --yes --no-install-recommends {wanted}"] if user == "0" else []
     calls = [*installs, "make lint", "make test"]
     assert (tmp_path / "calls").read_text().splitlines() == [f"{call} CI=true" for call in calls]
