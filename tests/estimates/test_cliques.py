@@ -11,7 +11,7 @@ from tests.estimates.test_solve import any_group
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
 from udfs.estimates import residuals as module
 from udfs.estimates import solve
-from udfs.estimates.cliques import Cliques, TooLarge
+from udfs.estimates.cliques import Cliques, TooLarge, _within
 from udfs.estimates.group import Group
 from udfs.estimates.residuals import Residuals
 from udfs.estimates.rounding import raked
@@ -308,3 +308,27 @@ def test_what_is_displayed_keeps_exact_sums_where_small_cells_are_noise_alone() 
     assert off(values) < 0.05
     clipped = np.maximum(truth + noise, 0)
     assert off(clipped * truth.sum() / clipped.sum()) > 0.2  # a broken twin: what is below 0 is taken from all others
+
+
+def test_what_is_displayed_of_a_clique_keeps_what_another_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counties by size tell states by size well, of which the many small industries of a state tell next to nothing."""
+    random = np.random.default_rng(8)
+    size, state = np.arange(4), np.repeat([0, 1], 6)
+    industries = table("industries", np.arange(300), state, size)
+    counties = table("counties", nothing(300), np.arange(12), size)
+    truth = np.round(random.gamma(0.05, [80, 20, 8, 2], size=(300, 12, 4)))
+    tables = observed([industries, counties], truth, [400.0, 4.0], random)
+
+    def off() -> float:
+        estimates = by_cliques(tables)
+        estimate, shown = estimates.table("counties"), estimates.display()["counties"]
+        return float(np.abs(shown - estimate).mean())
+
+    assert off() < 4
+    monkeypatch.setattr(Cliques, "margins", _of_own_tables)
+    assert off() > 16  # a broken twin: each clique hears of its own tables alone
+
+
+def _of_own_tables(self: Cliques, tables: list[Observed]) -> list[list[Sums]]:
+    pairs = [[(_within(one.levels, each.positions), each.widths) for each in tables] for one in self.cliques]
+    return [[Sums(positions, widths) for positions, widths in each if positions is not None] for each in pairs]

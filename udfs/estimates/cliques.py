@@ -61,6 +61,15 @@ def _within(levels: Levels, positions: Iterable[Int32s]) -> Positions | None:
     return None if any(step is None for step in steps) else tuple(step for step in steps if step is not None)
 
 
+def _common(own: Int32s, positions: Int32s, width: int) -> tuple[Int32s, int] | None:
+    """Return positions and width of the coarser of a clique's level and a table's, on the first; None: they cross."""
+    to = coarser(own, positions)
+    if to is not None:
+        return to, width
+    tells = (positions >= 0).all() and coarser(positions, own) is not None
+    return (np.arange(count(own), dtype=np.int32), count(own)) if tells else None
+
+
 @dataclass(frozen=True, eq=False)
 class Clique:
     """One clique: its levels, the tables that are added up from it, and in the tree its neighbour nearer the root.
@@ -133,11 +142,21 @@ class Cliques:
         return [vector[one.part].reshape(one.group.shape) for one in self.cliques]
 
     def margins(self, tables: Sequence[Observed]) -> list[list[Sums]]:
-        """Return for each clique the sums of the tables, on the group's base, that it makes up."""
+        """Return for each clique the sums that it has in common with the tables, on the group's base, each once.
+
+        Of a table of another clique they are sums of its cells: counties by size are, where counties are not, states.
+        """
         every = []
         for clique in self.cliques:
-            pairs = [(_within(clique.levels, table.positions), table.widths) for table in tables]
-            every.append([Sums(positions, widths) for positions, widths in pairs if positions is not None])
+            known: dict[tuple[bytes, ...], Sums] = {}
+            for table in tables:
+                axes = zip(clique.levels, table.positions, table.widths, strict=True)
+                common = [_common(*axis) for axis in axes]
+                levels = [each for each in common if each is not None]
+                if len(levels) == len(common):
+                    positions, widths = zip(*levels, strict=True)
+                    known.setdefault(tuple(axis.tobytes() for axis in positions), Sums(positions, widths))
+            every.append(list(known.values()))
         return every
 
     def zeros(self) -> Floats:

@@ -20,7 +20,8 @@ from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number
 ROUNDOFF = 1e-6  # of a unit: sums that differ by less are equal
-RAKED, LEAST = 12, 1e-6  # rounds of proportional fitting, and the least value of a cell in them
+RAKED, LEAST = 40, 1e-6  # rounds of proportional fitting, and the least value of a cell in them
+MANY, HASTY = 1 << 22, 12  # of so many cells fewer rounds are made: each takes seconds
 NOISY = 0.25  # of a table's sum above 0, below 0: of more, noise is most of the table, and it is not fitted
 CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 
@@ -229,9 +230,10 @@ def displayed(chain: Chain, base: Floats, held: Held | None = None, margins: Seq
 def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | None = None) -> Floats:
     """Return base values above 0 whose margins are near those of `base`, as far as these are above 0.
 
-    By iterative proportional fitting, in RAKED rounds from the margin with the most noise below 0, if it is not too
-    much, to that with the least, which holds best; `held` are sums that hold best of all. Without it small cells below
-    0 are taken from the others of a sum, as the nearest numbers above 0 are, and sums across it are far off.
+    By iterative proportional fitting, in RAKED rounds (of MANY cells HASTY ones) from the margin with the most noise
+    below 0, if it is not too much, to that with the least, which holds best; `held` are sums that hold best of all.
+    Without it small cells below 0 are taken from the others of a sum, as the nearest numbers above 0 are, and sums
+    across it are far off.
     """
     known = [(sums, sums.up(base)) for sums in margins]
     noise = [float(-np.minimum(each, 0).sum() / max(np.maximum(each, 0).sum(), LEAST)) for _, each in known]
@@ -239,7 +241,7 @@ def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | Non
     wanted = [(known[n][0], np.maximum(known[n][1], 0.0)) for n in order]
     wanted += [] if held is None else [held]
     values = np.maximum(base, LEAST)
-    for _ in range(RAKED):
+    for _ in range(RAKED if base.size < MANY else HASTY):
         for sums, totals in wanted:
             own = sums.up(values)
             factors = np.ones_like(values)
