@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
-from pipeline.publication.site.figures import classes, figure, map_script, reading, with_bars
+from pipeline.publication.site.figures import classes, figure, map_script, outside, reading, with_bars
 from pipeline.publication.site.packed import packed
 from pipeline.storage.paths import locate
 from tests.support.parity import MECHANISMS, cells
@@ -242,3 +242,9 @@ def test_intervals_cut_at_zero_hold_as_often(name: str) -> None:
     if mechanism.additive:
         drawn = mechanism.release(np.full(4000, -9), SeededBits(4000, 7, 0), Fraction(9, 10))
         assert ((np.maximum(drawn.lower, 0) <= -9) & (drawn.upper >= -9)).mean() == 0
+
+
+def test_a_figure_outside_its_interval_is_said_to_be() -> None:
+    """What is displayed adds up, and can leave its interval; NaN, as in no noise known, is outside too."""
+    words = "the figure is outside: quote the interval"
+    assert [outside(value, 3, 7) for value in (2, 3, 7, 8, float("nan"))] == [words, "", "", words, words]

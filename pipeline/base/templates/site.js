@@ -78,8 +78,9 @@ const prdp = (() => {
   const interval = (facts, { lower, upper }) => `${figure(facts, lower, "lower")} to ${figure(facts, upper, "upper")}`;
 
   const clear = (facts, { lower, upper }) => lower > 0 || (!facts.nonnegative && upper < 0);
-  const reading = (facts, { lower, upper }) => facts.nonnegative && lower <= 0
-    ? `less than the noise: read as none${upper > 0 ? ` to ${figure(facts, upper, "upper")}` : ""}` : "";
+  const reading = (facts, { value, lower, upper }) => facts.nonnegative && lower <= 0
+    ? `less than the noise: read as none${upper > 0 ? ` to ${figure(facts, upper, "upper")}` : ""}`
+    : value < lower || value > upper ? "the figure is outside: quote the interval" : "";
   // An interval, and how to read it where totals cannot be negative.
   const intervalOf = (facts, row) => make("td", { class: "n" }, interval(facts, row),
     ...(reading(facts, row) ? [" ", make("span", { class: "reading" }, reading(facts, row))] : []));

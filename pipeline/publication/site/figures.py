@@ -72,7 +72,7 @@ class Figures:
             "label": " · ".join(key["name"] or key["code"] for key in keys),
             "numbers": numbers,
             "text": {name: figure(value) for name, value in numbers.items()},
-            "reading": reading(numbers["lower"], numbers["upper"]) if self.nonnegative else "",
+            "reading": (self.nonnegative and reading(numbers["lower"], numbers["upper"])) or outside(**numbers),
         }
 
 
@@ -93,6 +93,11 @@ def reading(lower: float, upper: float) -> str:
     if not lower <= 0:
         return ""
     return f"less than the noise: read as {f'none to {figure(upper)}' if upper > 0 else 'none'}"
+
+
+def outside(value: float, lower: float, upper: float, **_: float) -> str:
+    """Return what to do where a figure lies outside its own interval, as small ones may; nothing elsewhere."""
+    return "" if lower <= value <= upper else "the figure is outside: quote the interval"
 
 
 def with_bars(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
