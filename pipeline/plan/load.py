@@ -88,7 +88,7 @@ def draft_of(text: PlanText, path: Path, values: Mapping[str, str] = NOTHING) ->
     mistakes = [*wrong, *islice(of_plan, MOST_SOUGHT)]
     if mistakes or wrong_files or domain is None:
         raise PlanError(*_lines(mistakes, wrong_files, text, path))
-    plan = _resolve(spec, domain, path)
+    plan = replace(_resolve(spec, domain, path), together=FrozenMap.of(text.together))
     if untold := list(_derived_mistakes(plan)):
         raise PlanError(*_lines(untold, (), text, path))
     return plan, spec

@@ -205,6 +205,7 @@ class Plan:
     texts: Texts = Texts()
     derived: tuple[DerivedTable, ...] = ()
     unit_names: UnitNames = UnitNames()
+    together: Mapping[str, str] = FrozenMap.of({})  # by table, the name of the one of several measures that it is of
 
     @property
     def protected(self) -> tuple[str, str]:

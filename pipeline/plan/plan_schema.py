@@ -409,4 +409,11 @@ class PlanSpec(Spec):
 def export_schema() -> str:
     """Return the JSON Schema of plans, as conf/plan.schema.json holds it."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"} | PlanSpec.model_json_schema()
+    for name in ("QuerySpec", "DerivedSpec"):  # of several measures, any value but these may be one for each of them
+        one = schema["$defs"][name]
+        known = {key: one["properties"][key] for key in ("name", "by", "where") if key in one["properties"]}
+        several = {"sum": {"type": "array", "items": {"type": "string"}, "minItems": 2, "uniqueItems": True}}
+        listed = one | {"properties": dict.fromkeys(one["properties"], True) | known | several}
+        is_list = {"required": ["sum"], "properties": {"sum": {"type": "array"}}}
+        schema["$defs"][name] = {"if": is_list, "then": listed, "else": one}
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

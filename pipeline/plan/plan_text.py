@@ -6,13 +6,13 @@ Scalars are read as YAML 1.2 reads them (as JSON Schema editors do): no octal nu
 import os
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import yaml
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, in_a_line
 from pipeline.base.plain import is_plain
 from pipeline.storage.paths import LARGEST_TEXT, TooLarge, read_input
 
@@ -146,12 +146,16 @@ class PlanText:
     """A plan as plain data (mappings with text keys, lists, text, numbers, truth values, None).
 
     `source`: it as it was written. `in_file`: it was read from a file, so that its lines say something to people.
+    `origins`: of a list with entries of several measures, the number of the one written that each item of `data` is of;
+    `together`: by the name of each such item, that of the entry.
     """
 
     data: dict[str, Any]
     root: yaml.Node
     source: str
     in_file: bool = True
+    origins: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    together: Mapping[str, str] = field(default_factory=dict)
 
     def line(self, path: Sequence[str | int]) -> int | None:
         """Return the line, from 1, of the deepest part of `path` that stands in the file; None where no part does."""
@@ -160,6 +164,8 @@ class PlanText:
     def position(self, path: Sequence[str | int]) -> tuple[int, int]:
         """Return (line, column), from 0, of the deepest part of `path` that stands in the text."""
         node, mark = self.root, self.root.start_mark
+        if len(path) > 1 and (numbers := self.origins.get(str(path[0]))) and isinstance(path[1], int):
+            path = (path[0], numbers[path[1]], *path[2:])
         for step in path:
             if isinstance(node, yaml.MappingNode):
                 part = next(((key.start_mark, value) for key, value in node.value if key.value == step), None)
@@ -194,7 +200,7 @@ def read_text(path: Path, what: str = PLAN) -> PlanText:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise PlanError(f"{path}: line {line}: not UTF-8; save the file as UTF-8") from None
     _require_kind(text, path, what)
-    return text
+    return measure_by_measure(text, path) if what == PLAN else text
 
 
 def _require_kind(text: PlanText, path: Path, what: str) -> None:
@@ -208,7 +214,7 @@ def _require_kind(text: PlanText, path: Path, what: str) -> None:
 def text_of(data: Mapping[str, Any], path: Path) -> PlanText:
     """Return plain data as the text of a plan that is named `path` in messages; raises PlanError on other values."""
     try:
-        return replace(parsed(written(unshared(data)), path), in_file=False)
+        return measure_by_measure(replace(parsed(written(unshared(data)), path), in_file=False), path)
     except yaml.representer.RepresenterError:
         raise PlanError(f"{path}: a plan holds mappings, lists, text, numbers and truth values alone") from None
 
@@ -247,6 +253,90 @@ def parsed(text: str, path: Path) -> PlanText:
     if root is None or not isinstance(data, dict):
         raise PlanError(f"{path}: must be a mapping of keys to values, such as release: my-release")
     return PlanText(data, root, text)
+
+
+# Tables of several measures: `sum: [m1, m2]` is one table of each, with the same cells. They are told apart before
+# anything else is read of a plan, so that losses, noise and digests are those of the tables written one by one.
+
+SUM, NAME, TITLE, AT = "sum", "name", "title", "at"
+SHARED = (SUM, NAME, "by", "where")  # keys of such a table that no measure has for itself
+
+
+def measure_by_measure(text: PlanText, path: Path) -> PlanText:
+    """Return a plan's text with a table NAME_MEASURE for each measure of a table whose `sum` is a list.
+
+    Any other value of such a table may be a mapping by measure, such as `sigma: {employment: 50, payroll: 2000}`.
+    Raises PlanError, which names file and line, where the list or such a mapping is wrong.
+    """
+    data, origins, together = dict(text.data), dict[str, list[int]](), dict[str, str]()
+    for key in ("queries", "derived"):
+        tables = text.data.get(key)
+        if not isinstance(tables, list) or not any(isinstance(_sum_of(table), list) for table in tables):
+            continue
+        expanded: list[Any] = []
+        origins[key] = []
+        for number, table in enumerate(tables):
+            measures = _sum_of(table)
+            split = [table]
+            if isinstance(measures, list):
+                names = [each.get(NAME) for each in tables if isinstance(each, dict)]
+                for wrong, rule in _list_mistakes(table, measures, names):
+                    at = text.line((key, number, *wrong))
+                    where = f"{path}: " + (f"line {at}: " if at else "")
+                    raise PlanError(f"{where}{key}[{number}].{in_a_line('.'.join(wrong))}: {rule}")
+                split = [_of_measure(table, measures, measure) for measure in measures]
+                together |= {each[NAME]: table[NAME] for each in split}
+            expanded += split
+            origins[key] += [number] * len(split)
+        data[key] = expanded
+    return replace(text, data=data, origins=origins, together=together)
+
+
+def _sum_of(table: Any) -> Any:
+    return table.get(SUM) if isinstance(table, dict) else None
+
+
+def _list_mistakes(
+    table: Mapping[str, Any], measures: list[Any], names: list[Any]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    if len(measures) < 2 or not all(isinstance(each, str) for each in measures) or len({*measures}) < len(measures):
+        yield (SUM,), "must be one measure, or a list of two or more different ones"
+    elif not isinstance(table.get(NAME), str):
+        yield (NAME,), "must be text: its tables are called NAME_MEASURE"
+    elif names.count(table[NAME]) > 1:
+        yield (NAME,), "another table has this name"
+    else:
+        yield from _partial(table, {*measures}, ())
+
+
+def _partial(value: Any, measures: set[str], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield mappings that name some of the measures, or others beside them."""
+    if not isinstance(value, dict):
+        return
+    if path[-1:] not in ((AT,), ("parts",)) and value.keys() & measures and value.keys() != measures:
+        yield path, f"must name each measure of the table, and nothing else: {', '.join(sorted(measures))}"
+        return
+    for key, each in value.items():
+        if path or key not in SHARED:
+            yield from _partial(each, measures, (*path, key))
+
+
+def _of_measure(table: Mapping[str, Any], measures: list[str], measure: str) -> dict[str, Any]:
+    own = {key: each if key in SHARED else _own(each, {*measures}, measure, key) for key, each in table.items()}
+    if isinstance(table.get(TITLE), str):  # one title for all
+        own[TITLE] = f"{table[TITLE]}: {measure}"
+    return own | {NAME: f"{table[NAME]}_{measure}", SUM: measure}
+
+
+def _own(value: Any, measures: set[str], measure: str, key: str) -> Any:
+    """Return what of a value is meant for one of the measures; of a reference record, its value of this measure."""
+    if not isinstance(value, dict):
+        return value
+    if key == AT:
+        return {name: each for name, each in value.items() if name == measure or name not in measures}
+    if value.keys() == measures:
+        return value[measure]
+    return {name: _own(each, measures, measure, name) for name, each in value.items()}
 
 
 # Changes in the text of a plan that leave everything else as its author wrote it: comments, order and layout.

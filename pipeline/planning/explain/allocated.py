@@ -329,7 +329,7 @@ def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
 
 
 def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str) -> PlanText | None:
-    if not text.in_file:
+    if not text.in_file or text.origins:
         return None
     try:
         source = edited(text.source, text.root, entries, "calibrate", chosen)

@@ -4,6 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 from math import floor, inf, log10
 from typing import Any
 
@@ -32,19 +33,21 @@ def render_verdict(verdict: Verdict) -> str:
     """Return the verdict for people."""
     plan, standings = verdict.plan, list(verdict.standings)
     lines = [*_head(verdict), "", *_totals(verdict), *_remedy_lines(verdict)]
-    warned, tables = ", ".join(query.name for query in plan.queries if warnings(query)), list(plan.queries)
+    warned, tables = ", ".join(query.name for query in plan.queries if warnings(query)), _together(plan)
     ending = [f"  warning: errors are not as stated in {warned}: see --detail"] if warned else []
     room = LINES - len(lines) - len(ending) - 3  # a blank line and the heads of the errors
     if standings:
         shares = [each.shares for each in standings]
-        tables.sort(key=lambda query: -max(share[query.name] for share in shares))
+        tables = dict(sorted(tables.items(), key=lambda each: -max(_share(share, each[1]) for share in shares)))
         room -= 2  # a blank line and the head of the shares
-        shown = len(tables) if 2 * len(tables) <= room else max(1, (room - 1) // 2)
+        needed = list(accumulate(1 + len(names) for names in tables.values()))  # lines of a share, and of errors
+        shown = len(tables) if needed[-1] <= room else max(1, sum(lines_of < room for lines_of in needed))
         lines += ["", *_shares(_nearest(standings, MOST_SHARES), tables, shown)]
+        room -= shown + (shown < len(tables))
     else:
-        shown = min(room, len(tables))
-    left = room - shown * (2 if standings else 1) - bool(standings and shown < len(tables))
-    names = [each.name for each in tables[:shown]] + [each.name for each in plan.derived[: max(left, 0)]]
+        shown = len(tables)
+    names = [name for of_table in list(tables.values())[:shown] for name in of_table]
+    names = [*names, *(each.name for each in plan.derived)][: max(room, 1)]
     lines += ["", *_errors(verdict, names), *ending]
     return "\n".join(plain.cut(line, WIDTH) for line in lines)
 
@@ -128,13 +131,26 @@ def _divided(plan: Plan, remedy: Remedy) -> str:
     return f" ({', '.join(sorted(names))}: divided by it, rounded down to three digits)" if names else ""
 
 
-def _shares(standings: Mapping[int, Standing], tables: Sequence[Query], shown: int) -> list[str]:
+def _together(plan: Plan) -> dict[str, list[str]]:
+    """Return the names of the queries, those of one table of several measures by its name."""
+    tables: dict[str, list[str]] = {}
+    for query in plan.queries:
+        tables.setdefault(plan.together.get(query.name, query.name), []).append(query.name)
+    return tables
+
+
+def _share(shares: Mapping[str, float], names: Sequence[str]) -> float:
+    return sum(shares[name] for name in names)
+
+
+def _shares(standings: Mapping[int, Standing], tables: Mapping[str, Sequence[str]], shown: int) -> list[str]:
     """Return the shares of the first `shown` tables, and of all others together."""
     shares = [each.shares for each in standings.values()]
     rows = [["share of the loss", *(f"at {i}" for i in standings)]]
-    rows += [[query.name, *(_percent(share[query.name]) for share in shares)] for query in tables[:shown]]
-    if others := tables[shown:]:
-        rest = [sum(share[query.name] for query in others) for share in shares]
+    of_tables = [(name, [_share(share, names) for share in shares]) for name, names in tables.items()]
+    rows += [[name, *map(_percent, of_table)] for name, of_table in of_tables[:shown]]
+    if others := of_tables[shown:]:
+        rest = [sum(each) for each in zip(*(of_table for _, of_table in others), strict=True)]
         rows.append([f"… {len(others):,} others", *map(_percent, rest)])
     return plain.fitted(rows, WIDTH)
 
