@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         rho,
     )
     from prdp.explanation import Explanation
-    from prdp.health import doctor
     from prdp.ledger_making import import_ledger
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
         withheld_today,
     )
     from prdp.trials import publication, try_plan
-    from prdp.verified import create_key, verify, verify_product
+    from prdp.verified import create_key, doctor, verify, verify_product
 
 HOMES = {
     "pipeline.base.errors": "BudgetRefused MicrodataError PlanError PrdpError StateError",
@@ -55,14 +54,13 @@ HOMES = {
     "pipeline.publication.product.derived": "Derived",
     "prdp.calibration": "Calibrated best_alpha calibrate compare epsilon frontier gaussian_scales group_scale rho",
     "prdp.explanation": "Explanation",
-    "prdp.health": "doctor",
     "prdp.ledger_making": "import_ledger",
     "prdp.ledgers": "Ledger create_ledger open_ledger",
     "prdp.microdata": "diagnose prepare",
     "prdp.plans": "Allocation Plan allocate load_plan",
     "prdp.reconciled": "Reconciled derive derive_table read_reconciled reconcile",
     "prdp.releases": "PublishedRelease Release product read_release site",
-    "prdp.verified": "create_key verify verify_product",
+    "prdp.verified": "create_key doctor verify verify_product",
     "prdp.studies": "Design beside_today design evaluate generate generate_like suppression withheld_today",
     "prdp.trials": "publication rank_kinds try_plan",
 }

@@ -216,6 +216,10 @@ def product(
     year: Annotated[int | None, Arg("the year in the names of files", "YEAR", "year", default="the product's")] = None,
     reconciled: Annotated[LocationLike | None, Arg(SHOWN, "DIR")] = None,
     released: Annotated[bool, Arg("show what was released, of a product that shows reconciled figures too")] = False,
+    since: Annotated[
+        Sequence[LocationLike] | LocationLike,
+        Arg("earlier releases, of which changes are since", "FOLDER", several=True),
+    ] = (),
     sign: Annotated[bool, Arg("sign product.json with the site's key (prdp ledger admin keys create)")] = False,
 ) -> dict[str, Any]:
     """Write the files that users load, of published tables, as `prdp product`; it costs no record anything.
@@ -235,7 +239,8 @@ def product(
     from pipeline.release.installation import site as settings  # noqa: PLC0415
 
     of, signing = locations(releases, "release"), settings().signing_asked(sign)
-    return make_product(of, product, Path(out), year, estimates, as_released=released, signing=signing)
+    earlier = locations(since, "since") if since else []
+    return make_product(of, product, Path(out), year, estimates, since=earlier, as_released=released, signing=signing)
 
 
 @documented

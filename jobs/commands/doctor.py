@@ -4,7 +4,7 @@ import argparse
 
 from jobs.options import Parser, add_call, add_json, called
 from jobs.output import print_findings
-from prdp.health import doctor
+from prdp.verified import doctor
 
 EXAMPLE = "prdp doctor --ledger /srv/prdp/ledger/ledger.sqlite --out /srv/prdp/releases"
 

@@ -281,8 +281,8 @@ def measure_by_measure(text: PlanText, path: Path) -> PlanText:
             if isinstance(measures, list):
                 names = [each.get(NAME) for each in tables if isinstance(each, dict)]
                 for wrong, rule in _list_mistakes(table, measures, names):
-                    at = text.line((key, number, *wrong))
-                    where = f"{path}: " + (f"line {at}: " if at else "")
+                    line = text.line((key, number, *wrong))
+                    where = f"{path}: " + (f"line {line}: " if line else "")
                     raise PlanError(f"{where}{key}[{number}].{in_a_line('.'.join(wrong))}: {rule}")
                 split = [_of_measure(table, measures, measure) for measure in measures]
                 together |= {each[NAME]: table[NAME] for each in split}

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,8 @@ from pipeline.publication.manifest import RECONCILED, RELEASE, File, Manifest, p
 from pipeline.storage.location import Location
 from pipeline.storage.paths import input_lines
 from pipeline.storage.staging import STRUCTURE, safe_name
-from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.estimates.intervals import Law, law_of
+from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import exact
 
@@ -257,6 +259,22 @@ class Source:
         """Whether its noise is additive, so that cells may be added up."""
         parts = self.query.get("parts", [self.query])
         return all(CATALOGUE[part["mechanism"]["kind"]].additive for part in parts)
+
+    @cached_property
+    def law(self) -> Law | None:
+        """What is known of its errors' law; None where they have no variance that holds at all totals."""
+        parts = self.query.get("parts", [self.query])
+        try:
+            noise = [build(part["mechanism"], exact(part["step"])) for part in parts]
+        except (KeyError, TypeError, ValueError):  # withheld, or of an earlier version
+            return Law.SYMMETRIC if self.additive else None
+        varies = not all(each.additive and each.variance(0.0) < math.inf for each in noise)
+        return None if varies else max(map(law_of, noise))
+
+    @property
+    def step(self) -> float:
+        """The step of its measure."""
+        return float(exact(self.query.get("parts", [self.query])[0].get("step", 1)))
 
     def pieces(self, figures: Sequence[str] = (VALUE, ERROR)) -> Iterator[pa.Table]:
         """Yield keys, as dictionaries, and figures, in key order."""

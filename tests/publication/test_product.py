@@ -16,7 +16,7 @@ import yaml
 
 import prdp
 from jobs.cli import main
-from pipeline.publication.product.product_layouts import _summed
+from pipeline.publication.product.derived_columns import summed
 from pipeline.publication.product.product_spec import load_product
 from pipeline.publication.product.products import _short
 from pipeline.publication.release_folder import coefficient, rounded_to
@@ -312,7 +312,7 @@ def test_the_example_of_the_page_is_a_product(tmp_path: Path) -> None:
 def test_sums_are_held_where_they_would_wrap() -> None:
     most = 2**63 - 1
     cube = np.array([[most, most], [most, -5], [-most, -most]])
-    assert _summed(cube, (1,)).tolist() == [most, most - 5, -most]
+    assert summed(cube, (1,)).tolist() == [most, most - 5, -most]
 
 
 def test_figures_for_people() -> None:

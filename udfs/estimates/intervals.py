@@ -111,7 +111,7 @@ class Statistics:
         return Statistics(self.value - constant, self.standard_error, self.lower - constant, self.upper - constant)
 
 
-def ratio(numerator: Totals, denominator: Totals, k: float, covariance: Floats | float = 0.0) -> Statistics:
+def ratio(numerator: Totals, denominator: Totals, k: Floats | float, covariance: Floats | float = 0.0) -> Statistics:
     """Return numerator/denominator; `covariance` is that of the two errors.
 
     The interval is Fieller's set {θ: |N − θD| ≤ k·sd(N − θD)}, which holds the true ratio whenever the error of N − θD
@@ -135,14 +135,14 @@ def ratio(numerator: Totals, denominator: Totals, k: float, covariance: Floats |
     return Statistics(value, error, lower, upper)
 
 
-def difference(after: Totals, before: Totals, k: float) -> Statistics:
+def difference(after: Totals, before: Totals, k: Floats | float) -> Statistics:
     """Return the change between two estimates whose errors are independent: value ± k standard errors."""
     value, error = after.value - before.value, np.sqrt(after.variance + before.variance)
     known = np.where(np.isfinite(error), error, np.nan)
     return Statistics(value, known, value - k * known, value + k * known)
 
 
-def relative_change(after: Totals, before: Totals, k: float) -> Statistics:
+def relative_change(after: Totals, before: Totals, k: Floats | float) -> Statistics:
     """Return after/before − 1 of two estimates whose errors are independent."""
     return ratio(after, before, k).less(1)
 

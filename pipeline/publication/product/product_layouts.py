@@ -6,49 +6,49 @@ such sums: of additive noise the squares are added. Those of estimates are corre
 released variances' sum, since no sum of estimates has a larger one, and at most the sum of the estimates' own.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
 from pipeline.publication import release_folder
 from pipeline.publication.hashed_files import PIECE, Hashed, written
+from pipeline.publication.product.derived_columns import (
+    Figures,
+    Part,
+    change_of_rows,
+    derived_figures,
+    quotient_of,
+    share_of_rows,
+    summed,
+    withheld,
+)
 from pipeline.publication.product.product_spec import (
     WITHHELD,
     ColumnSpec,
+    DerivedSpec,
     LayoutSpec,
     ProductSpec,
     RowsSpec,
+    Texts,
     WithholdSpec,
 )
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
 from pipeline.publication.release_folder import Reader
-from udfs.numbers.arrays import Floats
+from udfs.estimates.intervals import Statistics
 from udfs.records.codes import OTHER
 
 Names = Mapping[str, Mapping[str, str]]  # level → code → name
 RANGE = (("low", "lower"), ("high", "upper"))  # endings of columns of ranges, and which end they have
 MOST = np.nextafter(2.0**63, 0)
-
-
-class Figures(NamedTuple):
-    """What a layout shows of some areas' cells, a row for each area.
-
-    `shown`: whole numbers; `flag`: of each the number of the flag; `lower`, `upper`: ends of its range.
-    """
-
-    shown: NDArray[np.int64]
-    withheld: NDArray[np.bool_]
-    flag: NDArray[np.int8]
-    lower: Floats
-    upper: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,30 @@ class Cells:
         for level, places in self.of.items():
             cube = cube.take(places, axis=levels.index(level) + 1)
         over = tuple(number + 1 for number, level in enumerate(levels) if level not in self.by)
-        cube = _summed(cube, over) if over else cube
+        cube = summed(cube, over) if over else cube
         left = [level for level in levels if level in self.by]
         return cube.transpose(0, *(left.index(level) + 1 for level in self.by)).reshape(areas, -1)
+
+    def _figure(self, rows: pa.Table, areas: int, name: str, power: int = 1) -> NDArray[Any]:
+        return self.taken(release_folder.numbers(rows, name) ** power, areas)
+
+    def stated(self, rows: pa.Table, areas: int) -> Statistics:
+        """Return values, errors and intervals of rows of the table, as published, or as bounds of sums."""
+        source, figure = self.grid.source, partial(self._figure, rows, areas)
+        values, errors = figure(release_folder.VALUE), figure(release_folder.ERROR)
+        if not self.summed:
+            return Statistics(values, errors, figure(LOWER), figure(UPPER))
+        errors = errors if source.reconciled else np.sqrt(figure(release_folder.ERROR, 2))
+        if RELEASED[1] in source.figures:
+            errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
+        return Statistics(values, errors, values - source.reach * errors, values + source.reach * errors)
+
+    def part(self, rows: pa.Table, areas: int) -> Part:
+        """Return what a derived figure is made of: of its own cells, as they are stated."""
+        source, stated = self.grid.source, self.stated(rows, areas)
+        cells = prod(self.grid.shape) * areas // max(stated.value.size, 1)
+        group = None if source.group is None else (self.grid.since, source.group)
+        return Part(self.grid, group, source.law, source.own.step * cells, source.own.interval, stated)
 
     def figures(
         self, rows: pa.Table, areas: int, rule: WithholdSpec | None, limits: list[float], *, adds_up: bool
@@ -108,23 +129,12 @@ class Cells:
         Of a sum it is the rounded estimate, and the sum of what is displayed where that must add up in its row: small
         cells are displayed too high, and many of them add up to far more than their total.
         """
-        source = self.grid.source
-
-        def figure(name: str, power: int = 1) -> NDArray[Any]:
-            return self.taken(release_folder.numbers(rows, name) ** power, areas)
-
-        values = figure(release_folder.VALUE)
+        source, stated = self.grid.source, self.stated(rows, areas)
+        values, errors, lower, upper = stated.value, stated.standard_error, stated.lower, stated.upper
         if self.summed and source.reconciled and not adds_up:
             shown = release_folder.rounded_to(np.maximum(values, 0))
         else:
-            shown = release_folder.rounded_to(figure(source.shown))
-        if self.summed:
-            errors = figure(release_folder.ERROR) if source.reconciled else np.sqrt(figure(release_folder.ERROR, 2))
-            if RELEASED[1] in source.figures:
-                errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
-            lower, upper = values - source.reach * errors, values + source.reach * errors
-        else:
-            errors, lower, upper = figure(release_folder.ERROR), figure(LOWER), figure(UPPER)
+            shown = release_folder.rounded_to(self._figure(rows, areas, source.shown))
         relative = release_folder.coefficient(values, errors)
         letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower)
@@ -136,23 +146,28 @@ class Cells:
         return Figures(shown, hidden, np.where(hidden, len(limits) + 1, letters).astype(np.int8), lower, upper)
 
 
-def withheld(rule: WithholdSpec, values: NDArray[Any], errors: Floats, lower: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values a product's rule withholds, from published figures alone; never one without error."""
-    unclear = (values < 0) | (release_folder.coefficient(values, errors) >= float(rule.withhold_from))
-    if rule.interval_holds_zero:
-        unclear |= lower <= 0
-    return unclear & ((errors > 0) | (values < 0))
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A derived figure of some rows: of which cells, now and, of a change, before."""
 
+    spec: DerivedSpec
+    above: Sequence[Cells]
+    below: Sequence[Cells]
+    sizes: tuple[int, ...]  # of a row's levels but the area
+    axes: tuple[int, ...]  # of a share: over which of them its total is
 
-def _summed(cube: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
-    """Return sums along axes; those of whole numbers are held at ±(2⁶³ − 1), where they would wrap."""
-    sums: NDArray[Any] = cube.sum(axis=axes)
-    largest = float(np.abs(cube).max(initial=0))
-    if cube.dtype == np.int64 and largest * prod(cube.shape[axis] for axis in axes) >= 2.0**62:
-        exact = cube.astype(object).sum(axis=axes)
-        most = np.iinfo(np.int64).max
-        sums = np.clip(exact, -most, most).astype(np.int64)
-    return sums
+    def figures(
+        self, taken: Mapping[Grid, pa.Table], areas: int, rule: WithholdSpec | None, limits: list[float]
+    ) -> Figures:
+        """Return what is shown of it."""
+        above, below = ([each.part(taken[each.grid], areas) for each in side] for side in (self.above, self.below))
+        if self.spec.share:
+            made = share_of_rows(above, (areas, *self.sizes), self.axes)
+        elif self.spec.change:
+            made = change_of_rows(above, below, relative=self.spec.relative)
+        else:
+            made = quotient_of(above, below)
+        return derived_figures(self.spec, made, [*above, *below], rule, limits)
 
 
 class Rows:
@@ -161,23 +176,22 @@ class Rows:
     def __init__(
         self, product: ProductSpec, layout: LayoutSpec, rows: RowsSpec, tables: ShownTables, home: Path
     ) -> None:
-        shown = [column for column in layout.columns if column.measure is not None]
-        needed = {each.measure: rows.values[each.measure] for each in shown if each.measure is not None}
+        shown = [column for column in layout.columns if column.measure in product.measures]
+        made = {each.name: product.derived[each.measure] for each in layout.columns if each.measure in product.derived}
         self.layout, self.area = layout, rows.by[0]
         self.limits = [float(flag.under) for flag in product.flags if flag.under is not None]
-        self.grids: dict[str, Grid] = {}
-        grids: dict[str, Grid] = {}
-        for measure, table in tables.needed(needed, layout.file, all_reconciled=product.reconciled).items():
-            others = [level for level in table.levels if level != self.area]
-            if len(others) == len(table.levels):
-                raise PlanError(f"{layout.file}: its rows are by {self.area}, which the table {table.name} has not")
-            if table.name not in grids:
-                grids[table.name] = Grid.of(table.turned((self.area, *others), home, layout.file), layout.file)
-            self.grids[measure] = grids[table.name]
+        needed = {measure: rows.values[measure] for measure in product.read_by(layout.columns)}
+        earlier = {name: needed[name] for each in made.values() if each.change for name in each.change}
+        if earlier and tables.since is None:
+            raise PlanError(f"{layout.file}: a change is since earlier releases: give them by {arg('since')}")
+        self.grids = self._grids(product, tables, needed, home)
+        before = self._grids(product, tables.since, earlier, home) if tables.since is not None else {}
         self.cells = {
             each.name: (str(each.measure), Cells.of_column(self.grids[str(each.measure)], each, rows, layout.file))
             for each in shown
         }
+        grids = {id(grid): grid for grid in (*self.grids.values(), *before.values())}
+        self._before, self._rows = before, rows
         adding = {name for total, others in layout.sums.items() for name in (total, *others)}
         self.add_up = {_key(*self.cells[name]) for name in adding}
         first, *others_of = grids.values()
@@ -188,8 +202,51 @@ class Rows:
             if not alike or other.areas != first.areas:
                 raise _not_alike(layout, first.source, other.source)
         self.count = prod(len(codes) for codes in self.codes.values())
+        self.made = {name: self._made(name, spec) for name, spec in made.items()}
         self.inside = max(prod(grid.shape) for grid in grids.values())
         self._readers = {grid: grid.source.reader() for grid in grids.values()}
+
+    def _grids(
+        self, product: ProductSpec, tables: ShownTables, needed: Mapping[str, Texts], home: Path
+    ) -> dict[str, Grid]:
+        """Return the grid of each measure, one object for all of one table."""
+        grids: dict[str, Grid] = {}
+        of_measure: dict[str, Grid] = {}
+        file = self.layout.file
+        for measure, table in tables.needed(needed, file, all_reconciled=product.reconciled).items():
+            others = [level for level in table.levels if level != self.area]
+            if len(others) == len(table.levels):
+                raise PlanError(f"{file}: its rows are by {self.area}, which the table {table.name} has not")
+            if table.name not in grids:
+                grid = Grid.of(table.turned((self.area, *others), home, file), file)
+                grids[table.name] = replace(grid, since=tables.since is None)
+            of_measure[measure] = grids[table.name]
+        return of_measure
+
+    def _made(self, name: str, spec: DerivedSpec) -> Made:
+        """Return a derived figure of these rows; PlanError where its errors are not known, or units changed."""
+        file = self.layout.file
+
+        def cells(measures: Sequence[str], grids: Mapping[str, Grid]) -> list[Cells]:
+            of = [ColumnSpec(name=name, meaning=name, value=measure) for measure in measures]
+            shown = (Cells.of_column(grids[str(each.value)], each, self._rows, file) for each in of)
+            return [each for each in shown if each is not None]
+
+        above = cells([*spec.ratio, *spec.share, *spec.change], self.grids)
+        below = cells(spec.change, self._before) if spec.change else cells(spec.per, self.grids)
+        if spec.change:
+            for new, old in zip(above, below, strict=True):
+                if new.grid.source.own.step != old.grid.source.own.step:
+                    what = f"{new.grid.source.name} has another step in the earlier releases"
+                    raise PlanError(f"{file}: column {name}: {what}: a change of units is no change of totals")
+        for each in above if spec.share else ():
+            if each.grid.source.law is None:
+                what = f"the noise of the table {each.grid.source.name} grows with the total"
+                raise PlanError(f"{file}: column {name}: {what}, so that errors of sums are not known: reconcile first")
+        if lacking := [level for level in spec.over if level not in self.codes]:
+            raise PlanError(f"{file}: column {name}: over: {lacking[0]} is no level of the rows after their first")
+        axes = tuple(number for number, level in enumerate(self.codes, 1) if level in spec.over)
+        return Made(spec, above, below, tuple(len(codes) for codes in self.codes.values()), axes)
 
     def texts(self, shown: ColumnSpec, names: Names) -> NDArray[Any]:
         """Return what a column of codes shows in each of an area's rows."""
@@ -224,6 +281,8 @@ class Rows:
                 rows, adds_up = taken[cells.grid], key in self.add_up
                 known[key] = cells.figures(rows, len(codes), self.layout.withhold, self.limits, adds_up=adds_up)
             shown[name] = known.get(key)
+        for name, made in self.made.items():
+            shown[name] = made.figures(taken, len(codes), self.layout.withhold, self.limits)
         self._require_sums(shown)
         return codes, shown
 
@@ -273,9 +332,10 @@ def write_layout(
             open_files.enter_context(written(path, path.with_suffix(".parquet"), zipped=product.zip))
             for path in (home / "layouts" / file for file in files)
         ]
-        for pieces in _tables(product, layout, stacks, names):
-            for file, piece in zip(made, pieces, strict=True):
-                file.write(piece)
+        for area in dict.fromkeys(rows.area for rows in stacks):
+            for pieces in _tables(product, layout, [rows for rows in stacks if rows.area == area], names):
+                for file, piece in zip(made, pieces, strict=True):
+                    file.write(piece)
     return [file for each in made for file in each.files]
 
 
@@ -311,7 +371,9 @@ def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names:
                 for ending, end in RANGE:
                     ends = figures.of(each.name, end)[1]
                     unknown = absent | ~np.isfinite(ends)
-                    held = np.clip(np.where(unknown, 0, ends), -MOST, MOST).astype(np.int64)
+                    held = np.where(unknown, 0, ends)
+                    if each.value in product.measures:
+                        held = np.clip(held, -MOST, MOST).astype(np.int64)
                     ranges[f"{each.name}_{ending}"] = pa.array(held, mask=unknown)
             elif each.flag is not None:
                 absent, numbered = figures.of(each.name, "flag")

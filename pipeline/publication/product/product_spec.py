@@ -4,18 +4,19 @@ Names in it may hold {yy} and {year}, the product's year, and the names of its o
 for each combination of their values.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
+from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.plan_text import PRODUCT, KeyPath, read_text
-from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
+from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, broken, number_type
 from pipeline.storage.staging import safe_name
 
 HOME: Final = Path(__file__).resolve().parents[3] / "conf" / "products"
@@ -45,6 +46,48 @@ class MeasureSpec(Spec):
 
     meaning: Text
     unit: Text
+
+
+def _times(value: object) -> Fraction:
+    with suppress(ValueError, ZeroDivisionError):
+        if (number := Fraction(str(value))) > 0:
+            return number
+    raise broken('must be a number above 0, or a fraction such as "3/13"')
+
+
+OneOrMore = Annotated[list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class DerivedSpec(Spec):
+    """A figure made of measures: their `ratio` `per` others, the `share` that a row has of the total `over` the codes
+    of levels, or the `change` since earlier releases (`relative`: as a share of what it was).
+
+    Of several measures it takes the sum. It is shown `times` a factor, with so many `decimals`.
+    """
+
+    meaning: Text
+    unit: Text
+    ratio: OneOrMore = Field(default_factory=list)
+    per: OneOrMore = Field(default_factory=list)
+    share: OneOrMore = Field(default_factory=list)
+    over: OneOrMore = Field(default_factory=list)
+    change: OneOrMore = Field(default_factory=list)
+    relative: bool = False
+    times: Annotated[Fraction, PlainValidator(_times)] = Fraction(1)
+    decimals: Annotated[int, Field(ge=0, le=9)] = 1
+
+    def mistakes(self, path: KeyPath, known: Collection[str]) -> Iterator[Mistake]:
+        """Yield what does not go together."""
+        if sum(map(bool, (self.ratio, self.share, self.change))) != 1:
+            yield Mistake(path, "one of ratio, share and change is needed, and only one")
+        for of, kind in (("per", "ratio"), ("over", "share"), ("relative", "change")):
+            if getattr(self, of) and not getattr(self, kind):
+                yield Mistake((*path, of), f"goes with {kind}")
+            elif getattr(self, kind) and not getattr(self, of) and of != "relative":
+                yield missing((*path, of))
+        for name in (*self.ratio, *self.share, *self.change, *self.per):
+            if name not in known:
+                yield Mistake(path, f"{name}: must be one of {', '.join(known)}")
 
 
 class WithholdSpec(Spec):
@@ -190,10 +233,24 @@ class ProductSpec(Spec):
     zip: bool = False
     levels: Annotated[dict[LevelName, LevelSpec], Field(min_length=1)]
     measures: Annotated[dict[LevelName, MeasureSpec], Field(min_length=1)]
+    derived: dict[LevelName, DerivedSpec] = Field(default_factory=dict)
     basic: BasicSpec = Field(default_factory=BasicSpec)
     flags: list[FlagSpec] = Field(default_factory=list)
     tables: list[TableSpec] = Field(default_factory=list)
     layouts: list[LayoutSpec] = Field(default_factory=list)
+
+    def read_by(self, columns: Iterable[ColumnSpec]) -> dict[str, None]:
+        """Return the measures that columns show, or what they show is made of, in order."""
+        made_of: list[list[str]] = []
+        for name in (each.measure for each in columns if each.measure is not None):
+            of = self.derived.get(name)
+            made_of.append([name] if of is None else [*of.ratio, *of.share, *of.change, *of.per])
+        return dict.fromkeys(name for names in made_of for name in names)
+
+    @property
+    def figures(self) -> dict[str, MeasureSpec | DerivedSpec]:
+        """Measures, and what is made of them, by name."""
+        return {**self.measures, **self.derived}
 
 
 def filled_in(text: str, names: Mapping[str, str]) -> str:
@@ -239,6 +296,7 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
         raise PlanError(f"{arg('year', year)}: a year such as 2023 is needed")
     path = file_of(named)
     text = read_text(path, PRODUCT)
+    _fill_values(text.data)
     try:
         spec = ProductSpec.model_validate(text.data)
     except ValidationError as error:
@@ -251,6 +309,16 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     if spec.year is None and any("{y" in name for name in _names(text.data)):
         raise PlanError(f"{path}: year: the names of files hold it: write year: in the file, or give {arg('year')}")
     return _expanded(spec, path.parent)
+
+
+def _fill_values(data: dict[str, Any]) -> None:
+    """Put a table for each measure where `values` is a text such as jobs_{measure}."""
+    of = {key: each if isinstance(each := data.get(key), list) else [] for key in ("tables", "layouts")}
+    rows = (each.get("rows") or [] for each in of["layouts"] if isinstance(each, dict))
+    for holder in (*of["tables"], *(each for some in rows if isinstance(some, list) for each in some)):
+        if isinstance(holder, dict) and isinstance(text := holder.get("values"), str):
+            measures = data["measures"] if isinstance(data.get("measures"), dict) else ()
+            holder["values"] = {measure: text.replace("{measure}", measure) for measure in measures}
 
 
 def _names(data: Mapping[str, Any]) -> list[str]:
@@ -277,10 +345,7 @@ def _mistakes(spec: ProductSpec) -> Iterator[Mistake]:
     if not spec.tables and not spec.layouts:
         yield Mistake((), "tables or layouts are needed", absent=(("tables",), ("layouts",)))
     known = f"must be one of {', '.join(spec.measures)}"
-    for measure in spec.measures:
-        if measure in spec.levels or measure.endswith(COLUMNS):
-            rule = f"must be no level's name, and end with none of {', '.join(COLUMNS)}: columns have these names"
-            yield Mistake(("measures", measure), rule)
+    yield from _name_mistakes(spec)
     for i, table in enumerate(spec.tables):
         yield from (Mistake(("tables", i, "values", m), known) for m in table.values if m not in spec.measures)
     limits = [flag.under for flag in spec.flags]
@@ -293,18 +358,26 @@ def _mistakes(spec: ProductSpec) -> Iterator[Mistake]:
             yield Mistake(("flags", i, "under"), "must be above the one before it")
     for i, layout in enumerate(spec.layouts):
         yield from _layout_mistakes(layout, ("layouts", i), spec)
-        values = {column.name for column in layout.columns if column.value is not None}
+        values = {column.name for column in layout.columns if column.value in spec.measures}
         for name, others in layout.sums.items():
             if lacking := {name, *others} - values:
                 yield Mistake(("layouts", i, "sums", name), f"{min(lacking)} is no column of values")
 
 
+def _name_mistakes(spec: ProductSpec) -> Iterator[Mistake]:
+    for measure in spec.measures:
+        if measure in spec.levels or measure.endswith(COLUMNS):
+            rule = f"must be no level's name, and end with none of {', '.join(COLUMNS)}: columns have these names"
+            yield Mistake(("measures", measure), rule)
+    for name, figure in spec.derived.items():
+        if name in spec.measures or name in spec.levels:
+            yield Mistake(("derived", name), "a measure or a level has this name")
+        yield from figure.mistakes(("derived", name), spec.measures)
+
+
 def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> Iterator[Mistake]:
     if not layout.file.endswith((".txt", ".csv")) or "/" in layout.file or layout.file.startswith("."):
         yield Mistake((*path, "file"), "must be a name that ends with .txt or .csv")
-    for j, rows in enumerate(layout.rows):
-        if rows.by[0] != layout.rows[0].by[0]:
-            yield Mistake((*path, "rows", j, "by", 0), f"must be {layout.rows[0].by[0]}, as of the other rows")
     names: set[str] = set()
     for j, column in enumerate(layout.columns):
         key: KeyPath = (*path, "columns", j)
@@ -316,11 +389,15 @@ def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> It
             continue
         if column.flag is not None and not spec.flags:
             yield Mistake((*key, "flag"), "the product has no flags")
-        if column.measure is not None and column.measure not in spec.measures:
-            yield Mistake(key, f"must show one of {', '.join(spec.measures)}")
+        if column.measure is not None and column.measure not in (*spec.measures, *spec.derived):
+            yield Mistake(key, f"must show one of {', '.join((*spec.measures, *spec.derived))}")
+            continue
+        if column.of and column.measure in spec.derived:
+            yield Mistake((*key, "of"), f"goes with a measure: {column.measure} is of all codes of its row")
         for k, rows in enumerate(layout.rows):
-            if column.measure is not None and column.measure not in rows.values:
-                yield Mistake((*path, "rows", k, "values"), f"lacks {column.measure}, which column {column.name} shows")
+            for measure in spec.read_by([column]):
+                if measure not in rows.values:
+                    yield Mistake((*path, "rows", k, "values"), f"lacks {measure}, which column {column.name} shows")
             yield from (
                 Mistake((*key, "of", level), "must not be a level of the rows")
                 for level in column.of

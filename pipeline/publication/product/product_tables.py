@@ -87,6 +87,13 @@ class ShownTable:
         return multiplier(1 - self.own.interval, Law.SYMMETRIC if symmetric else Law.ANY)
 
     @property
+    def law(self) -> Law | None:
+        """What is known of its errors' law, also of sums of cells; None where an interval alone tells of an error."""
+        if self.reconciled:
+            return Law.ANY if self.expected else Law.SYMMETRIC
+        return self.own.law
+
+    @property
     def figures(self) -> tuple[str, ...]:
         """The columns of figures that it has."""
         beside = RELEASED if self.reconciled and self.released is not None else ()
@@ -182,11 +189,12 @@ class Kept:
 class Grid:
     """A table whose cells are, in each area, the same product of codes.
 
-    `codes`: of each of its levels but the area, in their order.
+    `codes`: of each of its levels but the area, in their order. `since`: of the earlier releases of a change.
     """
 
     source: ShownTable
     codes: Mapping[str, pa.Array]
+    since: bool = False
 
     @classmethod
     def of(cls, source: ShownTable, file: str) -> "Grid":
@@ -260,6 +268,14 @@ class ShownTables:
     lists: Mapping[str, bytes]
     not_reconciled: Mapping[str, str]
     derived: frozenset[str]
+    since: "ShownTables | None" = None
+
+    def after(self, earlier: "ShownTables") -> "ShownTables":
+        """Return the same with the tables of earlier releases, for changes; PlanError where an attempt is in both."""
+        both = {each["attempt"] for each in self.releases} & {each["attempt"] for each in earlier.releases}
+        if both:
+            raise PlanError(f"{arg('since')}: attempt {min(both)} is on both sides: its noise is no independent noise")
+        return replace(self, since=earlier)
 
     @classmethod
     def of(cls, folders: Sequence[Location], reconciled: Location | None = None) -> "ShownTables":
@@ -288,10 +304,13 @@ class ShownTables:
                 raise PlanError(
                     f"{folder}: it was made of the release {each['release']}, which is not given, or differs"
                 )
-        by, interval = structure_of(manifest).tables, manifest["options"]["interval"]
+        structure, interval = structure_of(manifest), manifest["options"]["interval"]
+        by = {**structure.tables, **structure.derived}
         for name, about in manifest["tables"].items():
             files = (manifest.files[f"tables/{name}.parquet"],)
-            source = Source(name, folder, files, about["rows"], by[name].by, {}, interval)
+            measure = by[name].statistic.measure
+            step = 1 if measure is None else structure.measures[measure]["step"]
+            source = Source(name, folder, files, about["rows"], by[name].by, {"step": step}, interval)
             tables[name] = ShownTable(name, sources.get(name), source, about["group"], about["at_expected_totals"])
         about = {"manifest_sha256": manifest.sha256, "tables": sorted(manifest["tables"])}
         lists = description_of(manifest)[1] | lists

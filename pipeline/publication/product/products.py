@@ -27,7 +27,8 @@ from pipeline.publication import release_folder
 from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.manifest import PRODUCT, Manifest, manifest_file, write_manifest
 from pipeline.publication.product import product_spec
-from pipeline.publication.product.product_layouts import RANGE, Names, withheld, write_layout
+from pipeline.publication.product.derived_columns import withheld
+from pipeline.publication.product.product_layouts import RANGE, Names, write_layout
 from pipeline.publication.product.product_spec import LayoutSpec, ProductSpec, TableSpec, WithholdSpec
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
 from pipeline.publication.release_folder import column
@@ -38,6 +39,12 @@ from udfs.numbers.arrays import Floats
 if TYPE_CHECKING:
     from pipeline.publication.signing import PublicKey, SigningKey
 
+DERIVED = (
+    "Ratios, shares and changes are made of the figures before they are rounded. Their ranges hold the true one as "
+    "often as the releases' intervals hold theirs; where noise grows with the total, a range is that of all quotients "
+    "of two intervals, and misses at most as often as both together. Without a range, or where a figure that it is "
+    "made of is withheld, none is shown."
+)
 HEADER = ("file", "column", "type", "unit", "meaning")
 THREADS = 4  # at most: each holds a few pieces in memory
 
@@ -49,19 +56,22 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
     year: int | None = None,
     reconciled: Location | None = None,
     *,
+    since: Sequence[Location] = (),
     as_released: bool = False,
     signing: "SigningKey | None" = None,
 ) -> dict[str, Any]:
     """Write a product of releases and reconciled tables to `out`; return its manifest, which a killed run leaves out.
 
     The same folders, product (`named`: of conf/products, or a YAML file) and build give the same bytes. Estimates, of
-    `reconciled` or a folder among `folders`, go before what was released, but for `as_released`. Raises PlanError where
+    `reconciled` or a folder among `folders`, go before what was released, but for `as_released`. `since`: the folders
+    of earlier releases, for changes. Raises PlanError where
     the product's file is wrong, the folders lack a table that it needs, or others were reconciled; StateError as
     `Manifest.verified` and `filled`.
     """
     product = product_spec.load_product(named, year)
     with filled(out, PRODUCT.name) as home:
         tables = ShownTables.of(folders, reconciled)
+        tables = tables.after(ShownTables.of(since)) if since else tables
         if as_released:
             product.reconciled, tables = False, tables.only_released()
         elif product.reconciled and tables.reconciled is None:
@@ -99,6 +109,7 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
                 "flags": [{"flag": each.flag, "under": each.under and float(each.under)} for each in product.flags],
             },
             "releases": tables.releases,
+            **({} if tables.since is None else {"since": tables.since.releases}),
             **({} if tables.reconciled is None else {"reconciled": tables.reconciled}),
             "left_out": absent,
             "build": code_digest(),
@@ -157,7 +168,7 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
     for layout in product.layouts:
         schema = pq.read_schema((home / "layouts" / layout.file).with_suffix(".parquet"))
         for each in layout.columns:
-            unit = product.measures[each.value].unit if each.value else ""
+            unit = product.figures[each.value].unit if each.value else ""
             yield _label(product, layout.file), each.name, _type(schema.field(each.name)), unit, each.meaning
         for each in layout.columns if layout.ranges else ():
             ranges = _label(product, layout.ranges_file)
@@ -165,7 +176,8 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
                 yield ranges, each.name, "text", "", each.meaning
             for ending, end in RANGE if each.value else ():
                 bounds = f"{each.meaning}: {end} end of its range, rounded outwards; empty where nothing bounds it"
-                yield ranges, f"{each.name}_{ending}", "whole number", product.measures[str(each.value)].unit, bounds
+                kind = "number" if each.value in product.derived else "whole number"
+                yield ranges, f"{each.name}_{ending}", kind, product.figures[str(each.value)].unit, bounds
 
 
 def _text_ending(product: ProductSpec, ending: str) -> str:
@@ -273,6 +285,9 @@ def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) ->
             lines += ["Files of ranges have the interval of every value of the layout, also of those withheld.", ""]
         if product.tables:
             lines += ["Research tables withhold nothing: every figure stands there with its variance.", ""]
+    lines += (
+        [DERIVED, ""] if any(each.measure in product.derived for of in product.layouts for each in of.columns) else []
+    )
     lines += _flags(product)
     lines += [f"Left out, since no folder has their tables: {', '.join(absent)}.", ""] if absent else []
     return "\n".join(lines)
