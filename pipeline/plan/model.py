@@ -50,6 +50,12 @@ class UnitNames:
     owner: tuple[str, str] = ("firm", "firms")
     stated: bool = False
 
+    @classmethod
+    def of_resolved(cls, plan: Mapping[str, Any]) -> "UnitNames":
+        """Return those of a resolved plan."""
+        stated = plan.get("unit_names")
+        return cls() if stated is None else cls(tuple(stated["record"]), tuple(stated["owner"]), stated=True)
+
     def resolved(self) -> dict[str, Any]:
         """Return them as the plan's digest has them."""
         return {"unit_names": {"record": list(self.record), "owner": list(self.owner)}} if self.stated else {}

@@ -25,11 +25,11 @@ from pipeline.base.canonical import readable_json
 from pipeline.base.plain import mechanism_text, reference_text
 from pipeline.engines.writers import FORMATS, PARQUET
 from pipeline.plan.code_lists import CONF, vintage_of
-from pipeline.plan.domain import Domain
+from pipeline.plan.domain import ALL_LEVELS, Domain
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import Structure
 from pipeline.plan.total_policy import located, policy_of, total_loss
-from pipeline.publication.policy_document import public_policy
+from pipeline.publication.policy_document import named, public_policy
 from pipeline.storage.location import Location
 from udfs.estimates.intervals import combined, law_of, multiplier
 from udfs.records.codes import LEVELS, NATION, OTHER
@@ -78,8 +78,8 @@ OF_MEANS = "Where noise grows with the figure, small figures that are right on a
 OF_MEDIANS = "Some tables' figures are as often too high as too low, but not right on average: do not add them up."
 OF_INFINITE = "A standard error of inf is no mistake: noise of such heavy tails has none. Its intervals hold."
 OF_OTHER = (
-    "The code other stands for all codes that the plan's lists do not name: its {records} are in no row of their "
-    "own sector or state, only in the nation's and in tables without that key."
+    "The code other stands for all codes that the plan's lists do not name: its {records} are in no row of a code "
+    "that lies above those, only in totals of all codes and in tables without that key."
 )
 
 MADE_LATER = "none: made by prdp reconcile of the measured tables"  # in place of a derived table's noise
@@ -145,7 +145,7 @@ class Description:
                 "guarantee": self.policy["guarantee"],
                 "losses": list(_losses(plan, self.losses)),
                 "do_not": [*(text.format(unit=unit) for text in DO_NOT), *oddities(plan)],
-                "levels": {level: {"label": _label(level), "names": of_level} for level, of_level in names.items()},
+                "levels": {level: {"label": _label(plan, level), "names": each} for level, each in names.items()},
                 "tables": [_table(plan, query) for query in plan.queries],
             }
             | ({"derived": [_shown(plan, table) for table in plan.derived]} if plan.derived else {})
@@ -195,9 +195,8 @@ def oddities(plan: Plan) -> list[str]:
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
         OF_OTHER: bool(plan.domain.other),
     }
-    record, records = plan.unit_names.record
     kept = [*ODDITIES, *(text for text, holds in texts.items() if holds)]
-    return [text.format(record=record, records=records) for text in kept]
+    return [text.format(record=plan.unit_names.record[0], records=plan.unit_names.record[1]) for text in kept]
 
 
 def mechanisms_of(query: Query) -> list[str]:
@@ -229,13 +228,13 @@ def _table(plan: Plan, query: Query) -> dict[str, Any]:
 def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:
     """Return what a table shows, measured or not."""
     unit = plan.unit_names.record[1] if table.statistic.counts else _words(str(table.statistic.measure)).lower()
-    where = "; ".join(f"{_label(level)}: {', '.join(codes)}" for level, codes in table.where.items())
+    where = "; ".join(f"{_label(plan, level)}: {', '.join(codes)}" for level, codes in table.where.items())
     texts = {"title": _title(plan, table), "about": None, "unit": unit} | table.texts.stated()
     return (
         {"name": table.name}
         | texts
         | {
-            "statistic": table.statistic.label,
+            "statistic": named(table.statistic.label, plan.unit_names),
             "by": list(table.by),
             "where": where or None,
             "cells": plan.domain.query_cells(table.by, table.where).size,
@@ -266,13 +265,14 @@ def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
 def _title(plan: Plan, query: Query | DerivedTable) -> str:
     counted, summed = f"Number of {plan.unit_names.record[1]}", query.statistic.label.removeprefix("sum of ")
     what = counted if query.statistic.counts else _words(summed)
-    keys = [_label(level) for level in query.by]
-    keys = [each if "NAICS" in each and each.startswith("NAICS") else each[0].lower() + each[1:] for each in keys]
+    labels = (_label(plan, level) for level in query.by)
+    keys = [each if each.startswith("NAICS") else each[0].lower() + each[1:] for each in labels]
     return f"{what} by {', '.join(keys[:-1])}{' and ' if len(keys) > 1 else ''}{keys[-1]}"
 
 
-def _label(level: str) -> str:
-    return LABELS.get(level, _words(level))
+def _label(plan: Plan, level: str) -> str:
+    known = level not in ALL_LEVELS or plan.domain.is_conventional(level)
+    return LABELS.get(level, _words(level)) if known else _words(level)
 
 
 def _words(name: str) -> str:
@@ -283,7 +283,7 @@ def _words(name: str) -> str:
 def code_names(domain: Domain, level: str) -> dict[str, str]:
     """Return the names of a level's codes: those of the plan's lists, else of public ones."""
     dimension = domain.dimension(level)
-    names = dict(WHOLE)
+    names = {code: text for code, text in WHOLE.items() if code == OTHER or domain.is_conventional(level)}
     if level in NAMES and dimension.key == "county":
         names |= _listed(NAMES[level])
     if level in LEVELS["naics"] and domain.is_conventional(level):

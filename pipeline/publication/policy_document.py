@@ -3,16 +3,21 @@
 The data can be evaluated without prdp (docs/mathematics.md, sections 1, 5 and 6).
 """
 
+import re
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
 from pipeline.accounting.policy import PolicySum, curve_json
 from pipeline.accounting.references import Reference, spans_json
-from pipeline.plan.model import Plan, Query
+from pipeline.plan.model import Plan, Query, UnitNames
 from pipeline.plan.total_policy import classes_decide, left_out_test_loss, losses_at, no_larger, total_loss
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count
+
+UNITS = ("record", "records", "firm", "firms")
+UNIT_WORDS = re.compile(r"(?<![-`_])\b([Aa]n? )?(records?|firms?)\b(?![`_])", re.IGNORECASE)
+DEFAULT_NAMES = UnitNames()
 
 ADDED = (
     "Over several releases whose plans were all fixed before any of them was seen, a {0}'s losses add up. Where later "
@@ -110,7 +115,7 @@ ROWS = {
 }
 
 RECORDS = {
-    "trust": "A record is a row. Identifiers were trusted: an establishment with two rows is two records.",
+    "trust": "A record is a row. Identifiers were trusted: one that stands in two rows is two records.",
     "reject": "A record is all rows with one record identifier; one with several rows is in no table.",
     "combine": (
         "A record is all rows with one record identifier. Its x_q(r) is the sum of their values; it counts once. A "
@@ -145,10 +150,32 @@ OF_A_FIRM = (
 )
 
 
+def named(text: str, names: UnitNames) -> str:
+    """Return a text that speaks of records and firms with what the plan calls them, if it says so.
+
+    Per-record privacy keeps the name of its definition, and `code` its own.
+    """
+    words = dict(zip(UNITS, (*names.record, *names.owner), strict=True))
+
+    def put(match: re.Match[str]) -> str:
+        article, word = match[1] or "", match[2]
+        name = words[word.lower()]
+        if article:
+            article = f"{article[0]}{'n' if name[0].lower() in 'aeiou' else ''} "
+        return article + (name[0].upper() + name[1:] if word[0].isupper() else name)
+
+    return UNIT_WORDS.sub(put, text) if names.stated else text
+
+
 def guarantee(
-    owner: str | None = None, duplicates: str = "trust", test: LeftOutTest | None = None, *, classes: bool = False
+    owner: str | None = None,
+    duplicates: str = "trust",
+    test: LeftOutTest | None = None,
+    *,
+    classes: bool = False,
+    names: UnitNames = DEFAULT_NAMES,
 ) -> dict[str, Any]:
-    """Return the guarantee of a release as JSON: words, formula, assumptions.
+    """Return the guarantee of a release as JSON: words, formula, assumptions, which call units by their `names`.
 
     `owner`: the column of which each value is one protected firm; None where the single record is protected. `test`:
     None of releases that were reserved before records left out were tested. `classes`: whether classes of a measure
@@ -163,8 +190,9 @@ def guarantee(
         stated |= {"{test}": "; the test of records left out is one more count, in which every record is"}
 
     def filled(text: str) -> str:
+        text = named(text, names)
         for name, value in stated.items():
-            text = text.replace(name, value)
+            text = text.replace(name, named(value, names) if name != "{owner}" else value)
         return text
 
     words, formula = (WORDS, FORMULA) if owner is None else (FIRM_WORDS, FIRM_FORMULA)
@@ -177,19 +205,23 @@ def guarantee(
 
 def composition(plan: Plan) -> str:
     """Return how the losses of the plan's cells and tables are composed into one."""
-    return COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS
+    return named(COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS, plan.unit_names)
 
 
 def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str, Any]:
     """Return policy.json as JSON; `policy`: that of the plan with the test."""
     references = [_at_reference(plan, policy, limit.at) for limit in plan.budget]
-    of_classes = {"of_classes": OF_CLASSES} if any("no_larger" in each for each in references) else {}
+    of_classes = (
+        {"of_classes": named(OF_CLASSES, plan.unit_names)} if any("no_larger" in each for each in references) else {}
+    )
     return {
         "release": plan.release,
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
-        "guarantee": guarantee(plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan)),
+        "guarantee": guarantee(
+            plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan), names=plan.unit_names
+        ),
         "queries": [_query(query) for query in plan.queries],
         "left_out_test": test.to_json()
         | {
@@ -198,7 +230,7 @@ def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str,
             "policy": {"rho": test.mechanism.formula, "epsilon": test.mechanism.pure_formula},
         },
         "sum": {
-            "formula": OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM,
+            "formula": named(OF_A_RECORD if plan.dataset.owner is None else OF_A_FIRM, plan.unit_names),
             "places": [[policy.queries[i].label for i in sorted(met)] for met in policy.query_sets],
             "composition": composition(plan),
         }

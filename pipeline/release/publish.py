@@ -13,7 +13,7 @@ from pipeline.base.canonical import readable_json
 from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.base.log import counted
 from pipeline.ledger.fold import ReleaseState
-from pipeline.plan.model import owner_of
+from pipeline.plan.model import UnitNames, owner_of
 from pipeline.publication.description import METADATA, SITE
 from pipeline.publication.manifest import NOTE, named_signer
 from pipeline.publication.policy_document import guarantee
@@ -83,6 +83,7 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
             state.reservation["plan"]["dataset"]["duplicates"],
             state.test,
             classes=contents.about.get("classes", "spans" in state.reservation["policy"]),
+            names=UnitNames.of_resolved(state.reservation["plan"]),
         ),
         "ledger_head": state.head,
     } | approvals_named(state)

@@ -1,5 +1,7 @@
 """Keys of a plan's own may have the names of NAICS levels and counties' levels, and mean nothing else by them."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+import prdp
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import PlanError
 from pipeline.plan.domain import Domain
 from pipeline.plan.load import load_plan
-from pipeline.plan.model import Plan
+from pipeline.plan.model import Plan, UnitNames
 from pipeline.plan.total_policy import located, policy_of
+from pipeline.publication.policy_document import named
 from tests.support.submit import Place, submit
 
 TAKEN = ("nation", "state", "naics2")
@@ -91,9 +95,57 @@ def test_pages_call_records_and_owners_by_the_plans_own_names(tmp_path: Path) ->
     assert "Totals of confidential farms (farms), with noise that protects each holding." in front
     assert "Number of farms by" in front
     assert "differential privacy of whole holdings: each holding is all farms with one value of holding" in report
-    for page in (front, report):
-        assert "establishment" not in page[: page.index("D_α(M(D)")]  # before the guarantee as a formula
     assert load_plan(plan).digest != load_plan(farms(tmp_path / "unnamed", TAKEN)).digest
+
+
+# Words of the data that prdp was first made for; scripts of pages know names of places, which they do not show.
+OTHERS_WORDS = re.compile(r"(?i)\b(naics\w*|count(y|ies)|establishments?|firms?|census|sectors?|united states)\b")
+UNIT_WORDS = re.compile(r"(?i)(?<!per-)\brecords?\b")  # of texts; in JSON it is also a key, and what `count` names
+KEPT = re.compile(r'("records?": |"(count|unit)": "records?"|left_out_test|test of records left out)')
+
+
+def strange_words(folder: Path) -> set[tuple[str, str]]:
+    """Return the words in public files that a release of farms has no use for, with the files."""
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".json", ".html", ".csv", ".md", ".txt")]
+    assert {"release.json", "policy.json", "report.html", "datapackage.json", "index.html"} <= {p.name for p in files}
+    words = set()
+    for path in files:
+        text = KEPT.sub("", path.read_text(encoding="utf-8"))
+        words |= {(path.name, match[0]) for rule in (OTHERS_WORDS, UNIT_WORDS) for match in rule.finditer(text)}
+    return words
+
+
+@pytest.mark.parametrize("unit", ["holding", "record"])
+def test_no_public_file_of_farms_speaks_of_anything_else(tmp_path: Path, unit: str) -> None:
+    path = farms(tmp_path, FREE, unit_names=NAMES)
+    plan = yaml.safe_load(path.read_text())
+    plan["dataset"]["unit"] = unit
+    plan["budget"][0]["at"] = [{"acres": 10}] if unit == "holding" else {"acres": 10}
+    path.write_text(yaml.safe_dump(plan, sort_keys=False))
+    submit(Place(path, tmp_path))
+    assert strange_words(tmp_path / "out") == set()
+    policy = json.loads(next((tmp_path / "out").rglob("policy.json")).read_text())
+    words = policy["guarantee"]["words"]
+    assert f"For each {'holding f' if unit == 'holding' else 'farm r'}, what this release shows" in words
+    text = prdp.load_plan(path).explain().text(detail=True)
+    assert f"loss of every {'holding' if unit == 'holding' else 'farm'} no larger than" in text
+    assert "firm" not in text
+
+
+def test_without_names_the_words_are_found(tmp_path: Path) -> None:
+    """The broken twin: the default names are records and firms, which the search above must see."""
+    submit(Place(farms(tmp_path, FREE), tmp_path))
+    assert {("policy.json", "firm"), ("policy.json", "records"), ("release.json", "firms")} <= strange_words(
+        tmp_path / "out"
+    )
+
+
+def test_articles_and_capitals_follow_the_names() -> None:
+    names = UnitNames(("enterprise", "enterprises"), ("owner", "owners"), stated=True)
+    text = "A record and a firm: per-record privacy, one `record`. Firms are all records."
+    expected = "An enterprise and an owner: per-record privacy, one `record`. Owners are all enterprises."
+    assert named(text, names) == expected
+    assert named(text, UnitNames()) == text
 
 
 @pytest.mark.parametrize("names", [{"record": ["farm"]}, {"records": ["farm", "farms"]}, {"owner": ["a", "b\nc"]}])

@@ -39,7 +39,7 @@
   }
 
   function asking(box) {
-    const input = make("input", { type: "search", placeholder: "a county, a state, an industry" });
+    const input = make("input", { type: "search", placeholder: "a name or a code" });
     const status = make("p", { role: "status", class: "sr" }), hits = make("ul", { class: "hits" });
     async function answer() {
       all = await prdp.start();

@@ -166,7 +166,7 @@
     return [make("label", {}, label, list), list];
   }
 
-  // Filters of one key narrow each other: the counties are those of the state that was chosen, and its state is theirs.
+  // Filters of one key narrow each other: fine codes are those of the coarse one that was chosen, and it is theirs.
   async function withFilters(box) {
     await ready();
     axes.forEach((axis, a) => {

@@ -18,7 +18,7 @@ from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import size_of, warnings
 from pipeline.planning.explain.explanation import loss_lines, tight_queries
 from pipeline.planning.explain.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict
-from pipeline.publication.policy_document import composition
+from pipeline.publication.policy_document import composition, named
 from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.numbers.exact import as_json, bound_text, exact, up_text
 
@@ -55,7 +55,7 @@ def render_verdict(verdict: Verdict) -> str:
 def _head(verdict: Verdict) -> list[str]:
     plan, size = verdict.plan, size_of(verdict.plan)
     owner = plan.dataset.owner
-    unit = "record" if owner is None else f"firm, by {owner}"
+    unit = plan.protected[0] + ("" if owner is None else f", by {owner}")
     kept = [each.within for each in verdict.standings if each.within is not None]
     limits = f"{len(kept)} limits" if len(kept) > 1 else "limit"
     names = ", ".join(table.name for table in plan.derived)
@@ -74,8 +74,7 @@ def _head(verdict: Verdict) -> list[str]:
 def _totals(verdict: Verdict) -> list[str]:
     if not verdict.standings:
         return [f"no limit and no reference: give {arg('at')}, for instance {arg('at')} employment=10"]
-    unit = "record" if verdict.plan.dataset.owner is None else "firm"
-    rows = [[f"loss of every {unit} no larger than", "rho", "limit", ""]]
+    rows = [[f"loss of every {verdict.plan.protected[0]} no larger than", "rho", "limit", ""]]
     shown = _nearest(verdict.standings, MOST_REFERENCES)
     for i, each in shown.items():
         limit = "-" if each.limit is None else str(as_json(each.limit))
@@ -260,7 +259,7 @@ def render(explained: Json, plan: Plan) -> str:
     noise = f"{test.get('noise', Gaussian.kind)} noise of scale {test['sigma']:g} on two counts"
     lines.append(f"{NAME}: refused beyond a share of {test['share']:g}; {noise}")
     lines += [*_losses(test["losses"], []), ""]
-    reference = "a record of these values" if owner is None else "a firm of these records"
+    reference = named("a record of these values" if owner is None else "a firm of these records", plan.unit_names)
     totals = explained["total"]
     lines.append(f"total: the most that {reference} loses in this release, wherever it is")
     rows = [row for loss, means in zip(totals, explained["total_means"], strict=True) for row in _total(loss, means)]
@@ -271,7 +270,7 @@ def render(explained: Json, plan: Plan) -> str:
         lines.append(f"    (no reference: give {arg('at')}, for instance {arg('at')} employment=10)")
     classes = len(rows) > len(totals)
     stated = (*OF_CLASSES, *OF_RECORDS[1:]) if classes else OF_RECORDS if owner is None else OF_FIRMS
-    lines += ["", *loss_lines(plan), "", *stated, *NOTES]
+    lines += ["", *loss_lines(plan), "", *(named(text, plan.unit_names) for text in stated), *NOTES]
     lines += unknown_lines(names, interpreted)
     if any("rho_simple" in loss for loss in totals):
         lines += OF_GROUPS

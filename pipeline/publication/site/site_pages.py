@@ -10,7 +10,7 @@ from pipeline.base.plain import Table, rendered
 from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query
 from pipeline.publication.description import CODES, COLUMNS, PACKAGE, SITE, Description, Facts, mechanisms_of, oddities
-from pipeline.publication.policy_document import composition
+from pipeline.publication.policy_document import composition, named
 from pipeline.publication.site.figures import Coarse, Figures, Names, clearest, figure, state_grid, with_bars
 from pipeline.publication.site.packed import PART
 from pipeline.storage.location import Location
@@ -328,7 +328,7 @@ def _tables(plan: Plan) -> Table:
     rows = [
         (
             query.name,
-            query.statistic.label,
+            named(query.statistic.label, plan.unit_names),
             " × ".join(query.by) + "".join(f", {level} in {', '.join(codes)}" for level, codes in query.where.items()),
             f"{plan.domain.query_cells(query.by, query.where).size:,}",
             "; ".join(mechanisms_of(query)),
