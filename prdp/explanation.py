@@ -8,19 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.base.errors import PlanError, arg
 from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
-from pipeline.planning.explain.explain_text import render, render_changes, render_verdict
-from pipeline.planning.explain.explanation import explain, explain_changes, plot_policies
+from pipeline.planning.explain.explain_text import render, render_changes, render_verdict, render_years
+from pipeline.planning.explain.explanation import explain, explain_changes, explain_years, plot_policies
 from pipeline.planning.explain.verdict import Standing, Verdict, verdict
 from pipeline.release.installation import site
 from prdp.declared import table
-from udfs.numbers.exact import up_float
+from udfs.numbers.exact import exact, up_float
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST_YEARS = 100
+GROWTH = Fraction(1, 20)  # a year, where none is given
 Number = int | float | Fraction | Decimal
 Record = str | Mapping[str, Number | str]
 Reference = Record | tuple[Record, ...]  # a tuple: the records of one firm, or a group
@@ -40,12 +43,32 @@ class Explanation:
     _judged: Verdict
     _changes: Sequence[Any]
     _delta: float
+    _years: int | None = None
+    _growth: Fraction = Fraction(0)
 
     @cached_property
     def _explained(self) -> Mapping[str, Any]:
         """All of it but the verdict, as JSON: found when it is first asked for."""
         explained = explain(self._plan, self._references, self._delta, site().max_left_out)
-        return explained | ({"changes": self._changed} if self._changes else {})
+        more: dict[str, Any] = {"changes": self._changed} if self._changes else {}
+        return explained | more | ({} if self._years is None else {"years": self._of_years})
+
+    @cached_property
+    def _of_years(self) -> list[dict[str, Any]]:
+        years = self._years or 1
+        return explain_years(self._plan, self._references, years, self._growth, site().max_left_out)
+
+    @property
+    def years(self) -> "pd.DataFrame":
+        """What a release like the plan's in each of several years costs, one row a reference.
+
+        Columns: at, years, growth, rho_a_year, rho_same (of units that are in each year no larger than the reference),
+        rho_growing (of those whose values grow by at most `growth` a year); empty where no years were asked for.
+        """
+        rows = [] if self._years is None else self._of_years
+        names = ("years", "growth", "rho_a_year", "rho_same", "rho_growing")
+        made = [(label(each["at"]), *(each[name] for name in names)) for each in rows]
+        return table(made, at="str", years="int64", **dict.fromkeys(names[1:], "float"))
 
     @cached_property
     def _changed(self) -> list[dict[str, Any]]:
@@ -201,7 +224,8 @@ class Explanation:
     def text(self, *, detail: bool = False) -> str:
         """Return what `prdp explain` prints, with `--detail` or without."""
         texts = [render_verdict(self._judged), *(["", self.detail()] if detail else [])]
-        return "\n".join([*texts, *([render_changes(self._changed)] if self._changes else [])])
+        texts += [render_changes(self._changed)] if self._changes else []
+        return "\n".join([*texts, *([] if self._years is None else [render_years(self._of_years, self._plan)])])
 
     def plot(self, file: str | Path) -> None:
         """Draw the plan's policy functions into an SVG or PNG file."""
@@ -230,13 +254,26 @@ def explanation(
     change: Change | list[Change] | None = None,
     factor: Number | list[Number] | None = None,
     delta: float | None = None,
+    years: int | None = None,
+    growth: Number | None = None,
 ) -> Explanation:
     """Return what a plan promises, as `Plan.explain` describes."""
+    if years is None and growth is not None:
+        raise PlanError(f"{arg('growth')}: goes with {arg('years')}")
+    if years is not None and not 1 <= years <= MOST_YEARS:
+        raise PlanError(f"{arg('years', years)}: must be a whole number from 1 to {MOST_YEARS}")
+    try:
+        rate = GROWTH if growth is None else exact(_number_text(growth))
+    except ValueError:
+        rate = Fraction(-1)
+    if not 0 <= rate <= 1:
+        raise PlanError(f"{arg('growth', growth)}: must be a share from 0 to 1, such as 0.05 for 5 % a year")
     references = [parse_at(reference_text(each), plan) for each in _listed(at)]
     changes = [parse_change(_change_text(each), plan) for each in _listed(change)]
     factors = [parse_factor(_number_text(each)) for each in _listed(factor)]
     stated = 1e-9 if delta is None else delta  # that of pipeline.accounting.convert, which loads SciPy
-    return Explanation(plan, references, verdict(plan, references), [*changes, *factors], stated)
+    judged = verdict(plan, references)
+    return Explanation(plan, references, judged, [*changes, *factors], stated, years, rate)
 
 
 def reference_text(at: Reference) -> str:

@@ -32,6 +32,8 @@ DELTAS = "δ at which --detail states (ε, δ)"
 ALL = "the references of the budget"
 CHANGE = "loss from distinguishing two values of a record, such as employment=10:12"
 FACTOR = "loss from distinguishing two values of a record within a factor C, such as 1.1"
+YEARS = "what a release like this in each of N years costs a record that stays the same, and one that grows"
+GROWTHS = "with --years: by how much a growing record's values grow a year, at most"
 REPORT = "file to write, a new one of mode 0600, with --json as JSON"
 IN_CHECKS = "one in checks/ beside the ledger's staging"
 
@@ -89,6 +91,8 @@ class Plan:
         change: Annotated[Change | list[Change] | None, Arg(CHANGE, "VALUES", many=True)] = None,
         factor: Annotated[Number | list[Number] | None, Arg(FACTOR, "C", many=True)] = None,
         delta: Annotated[float | None, Arg(DELTAS, "D", "probability", default="1e-9")] = None,
+        years: Annotated[int | None, Arg(YEARS, "N", "at_least_one")] = None,
+        growth: Annotated[Number | None, Arg(GROWTHS, "SHARE", default="0.05")] = None,
     ) -> Explanation:
         """Return what the plan promises; no microdata are read.
 
@@ -102,7 +106,7 @@ class Plan:
         Raises:
             PlanError: Where a reference names an unknown measure or level, or a code outside the domain.
         """
-        return explanation(self._model, at, change=change, factor=factor, delta=delta)
+        return explanation(self._model, at, change=change, factor=factor, delta=delta, years=years, growth=growth)
 
     @documented
     def release(

@@ -229,6 +229,12 @@ OF_CHANGES = (
     "to stay in its codes; counts add nothing. Into another class it moves between cells, and loses P(x) + P(x′).",
     "best test: between the two values.",
 )
+RHO_OF_YEARS = ("rho_a_year", "rho_same", "rho_growing")
+OF_YEARS = (
+    "The same: of records or firms that are in each year no larger than the reference. Growing: of those whose values "
+    "grow by at most so much from one year to the next, from the reference's or less. The policies of all years are "
+    "added up, each with its test; limits of a family bind such sums."
+)
 UNBOUNDED = "no bound: larger records change by more, or into classes of which a value is not named"
 
 Json = Mapping[str, Any]
@@ -304,6 +310,22 @@ def render_changes(explained: Sequence[Json]) -> str:
             texts["total"] += f"   {interpretation_text(entry['means'])}"
         lines += plain.aligned([*texts.items()])
     return "\n".join(part for line in (*lines, "", *OF_CHANGES) for part in plain.wrapped(line))
+
+
+def render_years(explained: Sequence[Json], plan: Plan) -> str:
+    """Return what several years cost for people."""
+    years, growth = (explained[0][name] for name in ("years", "growth")) if explained else (0, 0)
+    head = [
+        f"rho over {years} years, a release like this in each",
+        "a year",
+        "the same",
+        f"growing {100 * growth:g} % a year",
+    ]
+    rows = [
+        [plain.reference_text(each["at"]), *(bound_text(each[name], 4) for name in RHO_OF_YEARS)] for each in explained
+    ]
+    lines = ["", *plain.fitted([head, *rows], WIDTH), "", named(OF_YEARS, plan.unit_names)]
+    return "\n".join(part for line in lines for part in plain.wrapped(line))
 
 
 def error_lines(accuracy: Sequence[Json], interval: Fraction) -> list[str]:

@@ -130,6 +130,42 @@ def explain_changes(plan: Plan, changes: Sequence[Change | Factor], delta: float
     return explained
 
 
+def explain_years(
+    plan: Plan, references: Sequence[Reference], years: int, growth: Fraction, site_share: Fraction = SHARE
+) -> list[dict[str, Any]]:
+    """Return what a release like the plan's in each of so many years costs the units no larger than each reference.
+
+    Guarantee: `rho_same` bounds the sum of a unit whose records are in each year no larger than the reference's,
+    `rho_growing` that of one whose values grow by at most `growth` a year (0.05: 5 %) from the first year's. Both are
+    sums of the plan's own policy, each with the test of records left out, exact until they are rounded up; a grown
+    value is rounded up to the measure's step. Classes follow the values.
+    """
+    policy = total_policy.policy_of(plan, total_policy.left_out_test_of(plan, site_share))
+    steps = {measure.name: measure.step for measure in plan.dataset.measures}
+    classes = {level for each in plan.domain.dimensions if each.classes is not None for level in each.levels}
+
+    def lost(reference: Reference) -> Fraction:
+        return policy.loss_at(total_policy.located(plan, reference, below=True))
+
+    def grown(reference: Reference, factor: Fraction) -> Reference:
+        records = [
+            {name: ceil(value * factor / steps[name]) * steps[name] for name, value in record.values.items()}
+            | {level: code for level, code in record.keys.items() if level not in classes}
+            for record in reference.records
+        ]
+        return Reference.of(records if reference.listed else records[0], reference.listed)
+
+    explained = []
+    for reference in references or [limit.at for limit in plan.budget]:
+        last = grown(reference, (1 + growth) ** (years - 1))
+        growing = sum((lost(grown(reference, (1 + growth) ** year)) for year in range(1, years)), lost(reference))
+        rho = {"rho_a_year": lost(reference), "rho_same": years * lost(reference), "rho_growing": growing}
+        largest = [{name: float(value) for name, value in record.values.items()} for record in last.records]
+        stated = {"at": reference.to_json(), "years": years, "growth": float(growth), "grows_to": largest}
+        explained.append(stated | {name: up_float(each) for name, each in rho.items()})
+    return explained
+
+
 def _loss(loss: Loss | None, simple: Fraction | None = None) -> dict[str, float | None]:
     stated = {"rho": None, "epsilon": None} if loss is None else loss.to_json()
     return stated | ({} if simple is None else {"rho_simple": up_float(simple)})
