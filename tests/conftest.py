@@ -1,6 +1,7 @@
 """What tests share: a Spark session, a PostgreSQL server, and a ledger's address on either database."""
 
 import csv
+import os
 import re
 import sys
 from collections import defaultdict
@@ -22,6 +23,8 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 settings.register_profile("drill", settings.get_profile("random"), derandomize=True)
 settings.register_profile("any load", settings.get_profile("drill"), max_examples=40)
 settings.load_profile("any load")
+# As jobs.cli.main: in a process for each processor, threads of linear algebra wait for each other with all their time.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,14 +55,17 @@ def spark() -> "SparkEngine":
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let two processes run the tests that start Spark, one what shares a fixture, and the drill what repeats.
 
-    A fixture of a module is made once only where one process runs all tests that ask for it. What runs on a file
-    and on PostgreSQL runs on a file alone, but for what the store promises, in modules that name EVERY_DATABASE.
+    What a module makes once, by a fixture or a cache, is made once only where one process runs all its tests. What runs
+    on a file and on PostgreSQL runs on a file alone, but for what the store promises, in modules with EVERY_DATABASE.
     """
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         own = getattr(vars(item.module).get("PYSPARKS_OWN"), "mark", None)  # that of the tests which start Spark
-        shares = any(made[-1].scope == "module" for made in item._fixtureinfo.name2fixturedefs.values())
+        caches = any(
+            hasattr(it, "cache_info") and it.__module__ == item.module.__name__ for it in vars(item.module).values()
+        )
+        shares = caches or any(made[-1].scope == "module" for made in item._fixtureinfo.name2fixturedefs.values())
         if own and (shares or own in item.iter_markers()):
             group = "spark engines" if item.path.parent.name == "engines" else "spark"
             item.add_marker(pytest.mark.xdist_group(group))

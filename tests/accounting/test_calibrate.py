@@ -7,7 +7,7 @@ from math import erf, exp, expm1, factorial, floor, inf, log, log10, sinh, sqrt
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.accounting.calibrate import scale_of, solve
@@ -192,7 +192,6 @@ def test_losses_are_those_of_the_formulas() -> None:
     rho=st.floats(1e-6, 1e6),
     influence=st.integers(1, 10**9),
 )
-@settings(max_examples=60, derandomize=True)
 def test_any_loss_is_kept(which: tuple[str, dict[str, Any]], rho: float, influence: int) -> None:
     target = Target.of("loss", loss=exact(rho), influence=exact(influence))
     assert keeps_loss(solve(*which, ONE, target), target)
@@ -336,7 +335,6 @@ def test_a_scale_is_found_in_few_tries(kind: str, fixed: dict[str, Any], monkeyp
 
 
 @given(n=st.integers(LOWEST, HIGHEST - 1))
-@settings(max_examples=200, derandomize=True)
 def test_decimals_grow_and_have_eight_digits(n: int) -> None:
     number = decimal(n)
     assert 1 < decimal(n + 1) / number <= 1 + Fraction(1, 10 ** (DIGITS - 1))
@@ -346,7 +344,6 @@ def test_decimals_grow_and_have_eight_digits(n: int) -> None:
 
 
 @given(place=st.integers(LOWEST + 1, HIGHEST), start=st.integers(-A_DECADE, A_DECADE), off=st.integers(-500, 500))
-@settings(max_examples=150, derandomize=True)
 def test_the_search_finds_the_place_where_a_condition_changes(place: int, start: int, off: int) -> None:
     """Whatever the gap that leads it: off by some hundreds of numbers, bent, without slope, infinite."""
     for gap in (

@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp
 
@@ -75,7 +75,6 @@ def test_a_root_of_less_than_nothing_is_refused() -> None:
         root_above(Fraction(-1))
 
 
-@settings(max_examples=50)
 @given(influences=RECORDS)
 def test_records_of_one_cell_lose_what_their_sum_does_and_the_tight_group_loss_bounds_it(
     influences: list[Fraction],

@@ -47,7 +47,7 @@ def least_squares(keys: list[Key], tables: list[tuple[int, ...]], variances: Flo
         sums.append(matrix)
     normal = sum(each.T @ each / variance for each, variance in zip(sums, variances, strict=True))
     inverse = np.linalg.pinv(normal)
-    return np.array([np.einsum("ij,jk,ik->i", each, inverse, each).mean() for each in sums])
+    return np.array([((each @ inverse) * each).sum(axis=1).mean() for each in sums])
 
 
 def cases(count: int, seed: int) -> list[tuple[list[tuple[int, ...]], Floats]]:
@@ -125,7 +125,7 @@ def least_squares_of_classes(
             for each in (np.eye(classes) if parts else np.ones((1, classes)))[:, None]
         ]
     inverse = np.linalg.pinv(sum(each.T @ each / variance for each, variance in sums), rcond=1e-13, hermitian=True)
-    return np.array([np.einsum("ij,jk,ik->i", each, inverse, each).mean() for each, _ in sums])
+    return np.array([((each @ inverse) * each).sum(axis=1).mean() for each, _ in sums])
 
 
 def cases_of_classes(count: int, seed: int) -> list[tuple[list[tuple[int, ...]], list[bool], Floats]]:

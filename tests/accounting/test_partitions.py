@@ -92,7 +92,6 @@ def most_of_nested(kinds: Sequence[str], sizes: Sequence[Sequence[int]], states:
 NESTED = st.lists(st.tuples(st.integers(1, 80), st.integers(1, 500)), min_size=2, max_size=5)
 
 
-@settings(derandomize=True, max_examples=40)
 @given(pairs=NESTED, kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 2), states=st.sampled_from([1, 2, 9]))
 def test_nested_tables_are_exact(pairs: list[tuple[int, int]], kinds: tuple[str, str], states: int) -> None:
     sizes = list(zip(*pairs, strict=True))
@@ -123,7 +122,6 @@ def test_the_curve_of_nested_tables_is_exact_at_every_order(kinds: tuple[str, st
     assert (curve <= most * (1 + ROUNDING)).all()
 
 
-@settings(derandomize=True, max_examples=40)
 @given(pairs=NESTED, kinds=st.tuples(*[st.sampled_from(sorted(KINDS))] * 2))
 def test_prices_of_nested_tables_are_bounds(pairs: list[tuple[int, int]], kinds: tuple[str, str]) -> None:
     sizes = list(zip(*pairs, strict=True))

@@ -6,7 +6,7 @@ from functools import cache
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mpf
 
@@ -59,7 +59,6 @@ def errs_upward(epsilon: object, rho: float, delta: float) -> bool:
 
 
 @given(rho=RHOS, delta=DELTAS)
-@settings(derandomize=True, max_examples=40)
 def test_epsilon_errs_upward_and_hardly(rho: float, delta: float) -> None:
     assert errs_upward(prdp.epsilon, rho, delta)
 
@@ -70,7 +69,6 @@ def test_another_order_or_rounding_would_be_seen() -> None:
 
 
 @given(epsilon=st.floats(-3, 4).map(lambda x: 10**x), delta=DELTAS)
-@settings(derandomize=True, max_examples=40)
 def test_rho_errs_downward_and_hardly(epsilon: float, delta: float) -> None:
     rho = prdp.rho(epsilon=epsilon, delta=delta)
     assert least(rho, delta) <= prdp.epsilon(rho=rho, delta=delta) <= epsilon

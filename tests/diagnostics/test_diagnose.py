@@ -305,11 +305,11 @@ def test_curves_that_lie_on_each_other_are_told_as_one() -> None:
     assert lying_together({"a": CURVE, "b": infinite, "c": list(infinite)}) == [["a"], ["b", "c"]]
 
 
-def compared(tmp_path: Path) -> dict[str, Any]:
+def compared(tmp_path: Path, **settings: Any) -> dict[str, Any]:
     path = write_world(tmp_path / "world", records(400))
     place = Place(path, tmp_path)
     submit(place)
-    return read(diagnosed(path, tmp_path / "diag", published=place.out / "small-release"))
+    return read(diagnosed(path, tmp_path / "diag", published=place.out / "small-release", **settings))
 
 
 def test_pictures_show_something_and_say_it_in_words(tmp_path: Path) -> None:
@@ -346,7 +346,7 @@ def test_errors_are_told_by_classes_of_a_measure(tmp_path: Path) -> None:
 
 
 def test_the_page_has_no_violation_and_its_contents_lead_somewhere(tmp_path: Path) -> None:
-    compared(tmp_path)
+    compared(tmp_path, pictures=True)
     with browser(tmp_path / "profile") as page:
         for width, mode in ((390, "dark"), *((1280, mode) for mode in MODES)):
             page.look(width, mode)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
 from tests.support.domains import (
-    FIXED,
     Totals,
     World,
     agree,
@@ -27,13 +26,11 @@ from udfs.numbers.arrays import Wide
 LARGEST = 2**63 - 1
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_cells_and_roll_ups_are_those_of_a_dictionary(data: st.DataObject, world: World) -> None:
     agree(world, *data.draw(queries(world)))
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_bases_serve_every_query_and_none_is_spare(data: st.DataObject, world: World) -> None:
     asked = data.draw(st.lists(st.tuples(queries(world), st.sampled_from(["x", "y"])), min_size=1, max_size=5))

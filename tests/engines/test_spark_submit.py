@@ -16,7 +16,7 @@ from pipeline.engines.spark_session import chosen_by_cluster, java_home
 from pipeline.ledger.address import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.ledgers import is_bare, ledger_file
-from tests.support.parity import PLANS, RELEASE, attempt_of, released
+from tests.support.parity import RELEASE, SECTOR, attempt_of, released, wide
 from tests.support.patience import PATIENCE
 from tests.support.pythons import without_prdp
 from tests.support.spark import ROOT, Cluster, standalone
@@ -172,7 +172,7 @@ def test_a_worker_that_is_cut_off_in_the_noise(tmp_path: Path) -> None:
     """It goes on writing, unheard: the run ends with the same bytes, or plainly and the next one draws no second."""
     folder = tmp_path / "wide"
     folder.mkdir()
-    plan = PLANS["wide"](folder)
+    plan = wide(folder, SECTOR)
     settings = (ROOT / "conf" / "spark" / "standalone.conf").read_text() + SECRET + SOON
     with network(3) as hosts, standalone(tmp_path, settings=settings, hosts=hosts) as cluster:
         place = Place(plan, folder)

@@ -58,9 +58,9 @@ def by_cliques(tables: list[Observed], tolerance: float = CLOSE) -> Estimates:
         return solve.reconcile(tables, unit=UNIT, tolerance=tolerance)
 
 
-def furthest(tables: list[Observed], estimates: Estimates) -> float:
+def furthest(tables: list[Observed], estimates: Estimates, dense: Dense | None = None) -> float:
     """The largest difference from dense least squares, in standard errors."""
-    dense = Dense(tables)
+    dense = dense or Dense(tables)
     return max(
         float((np.abs(estimates.table(one.name) - dense.table(one)) / np.sqrt(dense.variances(one))).max())
         for one in tables
@@ -73,7 +73,7 @@ def test_programmes_agree_with_dense_least_squares(seed: int) -> None:
     tables = programme(seed)
     estimates, dense = by_cliques(tables), Dense(tables)
     assert len(estimates._solver.space.cliques) > 1
-    assert furthest(tables, estimates) < 1.1 * CLOSE
+    assert furthest(tables, estimates, dense) < 1.1 * CLOSE
     for one in tables:
         assert (estimates.variances(one.name) >= dense.variances(one) * (1 - 1e-9)).all()
     picked = (np.arange(5) < 3, np.arange(6) >= 0, *(np.ones(n, dtype=bool) for n in (2, 3, 4)))

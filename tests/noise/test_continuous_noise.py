@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.densities import CTX, error
@@ -78,7 +78,6 @@ def test_gaussian_and_laplace_are_their_powers(sigma: float) -> None:
     agrees(Laplace(scale=sigma), gamma_law(1, sigma), TAILS)
 
 
-@settings(derandomize=True, max_examples=50)
 @given(
     p=st.floats(0.05, 5),
     log_sigma=st.floats(-3, 9),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.densities import CTX, error
@@ -141,7 +141,6 @@ def lognormal(x: float, q: float, a: float, sigma: float, tilt: float = 0.5) -> 
     return CTX.npdf(z) / (s * xx), CTX.erfc(-z / CTX.sqrt(2)) / 2, CTX.erfc(z / CTX.sqrt(2)) / 2
 
 
-@settings(derandomize=True, max_examples=60)
 @given(
     q=st.one_of(st.just(0.0), st.floats(1e-3, 1e15)),
     log_a=st.floats(-3, 6),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.wide import integers, wide
@@ -15,11 +15,9 @@ POWERS = (0, 31, 32, 62, 63, 64, 95, 96, 125)
 ENDS = [sign * (2**power + near) for power in POWERS for near in (-1, 0, 1) for sign in (1, -1)]
 NUMBERS = st.lists(st.sampled_from(ENDS) | st.integers(-(2**125), 2**125), min_size=1, max_size=6)
 
-checked = settings(max_examples=300, derandomize=True, database=None)
 Sum = Callable[[Wide], Wide]
 
 
-@checked
 @given(NUMBERS, st.data())
 def test_words_limbs_and_sums_are_those_of_python(numbers: list[int], data: st.DataObject) -> None:
     others = data.draw(st.lists(st.sampled_from(ENDS), min_size=len(numbers), max_size=len(numbers)))
@@ -42,7 +40,6 @@ def without_carry(numbers: Wide) -> Wide:
     return Wide((high << 32) | (low & LOW))
 
 
-@checked
 @given(st.lists(st.sampled_from([end for end in ENDS if abs(end) <= LARGEST]), min_size=1, max_size=40))
 def test_sums_of_64_bits_never_wrap(numbers: list[int]) -> None:
     assert integers(added(wide(numbers))) == [sum(numbers)]

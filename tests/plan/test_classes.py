@@ -40,11 +40,7 @@ from tests.support.keyed import (
     worlds,
 )
 
-FIXED = settings(
-    derandomize=True,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+FIXED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 VALUES = st.fixed_dictionaries({"employment": st.integers(0, 8), "payroll": st.integers(0, 4)})
 
 
@@ -131,7 +127,7 @@ FIRM = st.fixed_dictionaries({"employment": st.integers(0, 4), "payroll": st.int
 
 
 @given(world=worlds(most=2), firm=st.lists(FIRM, min_size=1, max_size=2))
-@settings(FIXED, max_examples=40)
+@FIXED
 def test_no_firm_no_larger_loses_more_than_a_limit_states(
     world: World, firm: list[dict[str, int]], tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
 from pipeline.plan.domain import ALL_LEVELS
 from tests.support.domains import (
-    FIXED,
     Where,
     World,
     agree,
@@ -29,7 +28,6 @@ from tests.support.domains import (
 from udfs.records.codes import COUNTY_LEVELS, NAICS_LEVELS, OTHER
 
 
-@FIXED
 @given(data=st.data(), world=worlds(listed=False))
 def test_a_list_of_all_cells_is_a_product(data: st.DataObject, world: World) -> None:
     listed = listed_domain(world.cells)
@@ -40,7 +38,6 @@ def test_a_list_of_all_cells_is_a_product(data: st.DataObject, world: World) -> 
     assert listed.query_sets(plain(asked)) == world.domain.query_sets(plain(asked))
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_keys_of_a_range_are_a_slice_of_all_keys(data: st.DataObject, world: World) -> None:
     query = world.domain.query_cells(*data.draw(queries(world)))
@@ -52,7 +49,6 @@ def test_keys_of_a_range_are_a_slice_of_all_keys(data: st.DataObject, world: Wor
             query.keys(*wrong)
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_cell_counts(data: st.DataObject, world: World) -> None:
     by, where = data.draw(queries(world))
@@ -71,7 +67,6 @@ def meeting(world: World, asked: Sequence[Where], at: Mapping[str, str]) -> set[
     return {a for a in sets if not any(a < b for b in sets)}
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_query_sets_are_the_largest_sets_of_queries_that_share_a_cell(data: st.DataObject, world: World) -> None:
     asked = data.draw(st.lists(filters(world), max_size=9))
@@ -150,7 +145,6 @@ def test_levels_and_codes_that_a_domain_lacks(by: tuple[str, ...], where: Where,
         domain.query_sets(plain([where]), {"county": "99999"})
 
 
-@FIXED
 @given(data=st.data(), world=worlds())
 def test_the_digest_is_that_of_the_contents(data: st.DataObject, world: World) -> None:
     vintage = {"naics": 2022, "county": 2023}

@@ -32,22 +32,12 @@ def test_lists_of_codes(tmp_path: Path, text: str, key: str, codes: tuple[str, .
 @pytest.mark.parametrize(
     ("text", "key", "fault"),
     [
-        ("", "naics", "line 1: the header must be code or code,name, then columns of levels, each once"),
-        ("naics\n311111\n", "naics", "line 1: the header must be code or code,name, then columns of levels, each once"),
-        (
-            "code,note\n311111,a\n",
-            "naics",
-            "line 1: the header must be code or code,name, then columns of levels, each once",
-        ),
         (
             "code, name\n311111,a\n",
             "naics",
             "line 1: the header must be code or code,name, then columns of levels, each once",
         ),
-        ("code\n", "naics", "holds no code; list at least one below the header"),
         ("code\n311111\n\n111110\n", "naics", "line 3: 0 columns, but the header has 1"),
-        ("code,name\n311111\n", "naics", "line 2: 1 columns, but the header has 2"),
-        ("code\n311111,Food\n", "naics", "line 2: 2 columns, but the header has 1"),
         (
             "code\n311111\n31111x\n",
             "naics",
@@ -55,24 +45,13 @@ def test_lists_of_codes(tmp_path: Path, text: str, key: str, codes: tuple[str, .
         ),
         ("code\n 311111\n", "naics", 'line 2: malformed code " 311111"; 2 to 6 digits (sectors as 31-33) are needed'),
         ("code\n001111\n", "naics", 'line 2: malformed code "001111"; 2 to 6 digits (sectors as 31-33) are needed'),
-        ("code\n42\n31\n", "naics", 'line 3: "31" is a part of a sector; write 31-33'),
         ("code\n48\n", "naics", 'line 2: "48" is a part of a sector; write 48-49'),
-        (
-            "code\n311111\n3111\n",
-            "naics",
-            'line 3: code "3111" is of naics4, the codes above it of naics6; use one level',
-        ),
-        ("code\n311111\n111110\n311111\n", "naics", 'line 4: code "311111" stands twice'),
-        ("code\n1001\n", "county", 'line 2: malformed code "1001"; 5 digits are needed'),
         (
             "code\n01001\nother\n",
             "county",
             'line 3: "other" stands in no list; declare it in the plan, as domain: {…, other: [county]}',
         ),
-        ("code\n01\n", "county", 'line 2: malformed code "01"; 5 digits are needed'),
-        ('code\n01001\n"01003\n', "county", "line 3: not CSV: unexpected end of data"),
         (b"code,name\n01001,Autauga\n01003,\xe9\n", "county", "line 3: not UTF-8; save the file as UTF-8"),
-        ("code\n01001\n".encode("utf-16"), "county", "line 1: not UTF-8; save the file as UTF-8"),
     ],
 )
 def test_faulty_lists(tmp_path: Path, text: str | bytes, key: str, fault: str) -> None:
@@ -106,11 +85,7 @@ def test_lists_of_cells(tmp_path: Path, header: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("rows", "fault"),
     [
-        ("naics,county", "holds no cell; list at least one below the header"),
-        ("naics", "line 1: the header must be naics,county or county,naics"),
         ("naics,county\n311111", "line 2: 1 columns, but the header has 2"),
-        ("naics,county\n311111,01001\n311111,01001,x", "line 3: 3 columns, but the header has 2"),
-        ("naics,county\n311111,01001\n111110,02001\n311111,01001", "line 4: the cell stands twice"),
         (
             "naics,county\n311111,01001\n01001,311111",
             'line 3: code "01001" is of naics5, the codes above it of naics6; use one level',

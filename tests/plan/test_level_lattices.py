@@ -73,7 +73,7 @@ def exact(plan: Plan) -> dict[str, list[Floats]]:
         weights.append(1 / variances[parts[query.name]])
     stacked = np.concatenate(rows)
     inverse = np.linalg.pinv(stacked.T * np.concatenate(weights) @ stacked, hermitian=True, rcond=1e-12)
-    deviations = {name: np.sqrt(np.einsum("ij,jk,ik->i", each, inverse, each)) for name, each in sums.items()}
+    deviations = {name: np.sqrt(((each @ inverse) * each).sum(axis=1)) for name, each in sums.items()}
     by_part = {name: [deviations[name][parts[name] == p] for p in np.unique(parts[name])] for name in parts}
     return {name: by_part.get(name, [each]) for name, each in deviations.items()}
 

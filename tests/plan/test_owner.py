@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import main
@@ -65,7 +65,6 @@ PLACED = st.sampled_from([{"naics6": naics, "county": county} for naics, county 
 SIZES = st.integers(0, 60).map(Fraction)
 DOUBLES = 1 + Fraction(1, 2**30)  # prices are doubles, rounded up
 NEARLY = Fraction(11, 10)  # what a firm can lose falls with its records, and the bound is less than this above it
-SLOW = settings(derandomize=True, max_examples=60)
 
 
 def firms(keys: st.SearchStrategy[dict[str, str]], most: int) -> st.SearchStrategy[Reference]:
@@ -73,7 +72,6 @@ def firms(keys: st.SearchStrategy[dict[str, str]], most: int) -> st.SearchStrate
     return st.lists(record, min_size=1, max_size=most).map(Reference.of)
 
 
-@SLOW
 @given(at=firms(KEYS | PLACED, 3))
 def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, coarse: Plan, at: Reference) -> None:
     for each in (plan, coarse):
@@ -91,7 +89,6 @@ def test_no_placement_of_a_firms_records_loses_more_than_the_bound(plan: Plan, c
 OF_OTHER = st.sampled_from([{}, {"naics3": "other"}, {"state": "other"}, {"naics6": "other", "county": "01001"}])
 
 
-@SLOW
 @given(at=firms(OF_OTHER | PLACED, 2))
 def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at: Reference) -> None:
     policy = policy_of(with_other)
@@ -106,7 +103,6 @@ def test_records_in_other_cells_lose_no_more_than_the_bound(with_other: Plan, at
             assert worst > max(sum(true_losses(with_other, placed)) for placed in placements(at)) + cost_of_test(at)
 
 
-@SLOW
 @given(at=firms(PLACED, 4))
 def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: Reference) -> None:
     (placed,) = placements(at)
@@ -115,7 +111,6 @@ def test_for_records_in_known_cells_the_bound_is_the_loss(plan: Plan, at: Refere
     assert total.rho == sum(true_losses(plan, placed)) + cost_of_test(at)
 
 
-@SLOW
 @given(at=firms(KEYS | PLACED, 3), data=st.data())
 def test_a_firm_with_fewer_and_smaller_records_loses_no_more(plan: Plan, at: Reference, data: st.DataObject) -> None:
     policy = policy_of(plan)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.base.errors import PlanError
@@ -16,7 +16,6 @@ from pipeline.plan.load import load_plan
 from tests.support.plans import COUNTIES, DATA, NAICS, at, changed, load
 from udfs.mechanisms.additive_kinds import Gaussian
 
-SLOW = settings(derandomize=True, max_examples=60)
 # Every key that may be left out, with its default.
 DEFAULTS: list[tuple[tuple[str | int, ...], str]] = [
     ((), "supersedes"),
@@ -56,7 +55,6 @@ def respelt(draw: st.DataObject, value: Any) -> Any:
     return float(value) if whole and draw.draw(st.booleans()) else value
 
 
-@SLOW
 @given(draw=st.data())
 def test_the_digest_does_not_depend_on_how_a_plan_is_written(folder: Path, draw: st.DataObject) -> None:
     original = load(folder, DATA)
@@ -160,7 +158,6 @@ NUMBER_PLACES: list[tuple[str | int, ...]] = [
 ]
 
 
-@SLOW
 @given(path=st.sampled_from(NUMBER_PLACES), one=NUMBERS, other=NUMBERS)
 def test_digests_are_equal_exactly_where_numbers_are(
     folder: Path, path: tuple[str | int, ...], one: float, other: float

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.base.errors import SYNONYMS, PlanError, hint, likeness, nearest
@@ -91,11 +91,6 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(
-    derandomize=True,
-    max_examples=400,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
 @given(data=st.data())
 def test_junk_anywhere_is_plain_words(folder: Path, data: st.DataObject) -> None:
     plan = yaml.safe_load(PLAN)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.records.codes import NAICS_LEVELS, SECTOR_RANGES, is_code, roll_up
@@ -93,7 +93,6 @@ def test_unknown_levels(level: str) -> None:
             attempt()
 
 
-@settings(derandomize=True, max_examples=200)
 @given(code=RECORD_NAICS)
 def test_roll_ups_are_well_formed_and_nested(code: str) -> None:
     for fine, coarse in zip(NAICS_LEVELS[1:], NAICS_LEVELS, strict=False):
@@ -110,7 +109,6 @@ def test_sector_ranges_are_the_only_codes_that_are_no_prefix() -> None:
         assert digits in PARTS.get(rolled, {digits})
 
 
-@settings(derandomize=True, max_examples=200)
 @given(codes=st.lists(RECORD_NAICS, min_size=2))
 def test_codes_sort_like_their_roll_ups(codes: list[str]) -> None:
     for level in NAICS_LEVELS:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.leaks import found, told
@@ -34,7 +34,6 @@ DECIMALS = (
 CANARY = 777_123_456_789
 Whole = Callable[[pa.Array, MeasureColumn], tuple[Any, list[Fault]]]
 
-checked = settings(max_examples=150, derandomize=True, database=None)
 steps = st.sampled_from(STEPS)
 
 
@@ -78,7 +77,6 @@ def expected(values: Sequence[Any], step: Fraction, exact: Callable[[Any], Fract
     return [Rule.EMPTY if value is None else in_steps(exact(value), step) for value in values]
 
 
-@checked
 @given(st.data(), st.sampled_from(INTEGERS), steps, st.booleans())
 def test_integers(data: st.DataObject, kind: pa.DataType, step: Fraction, nonnegative: bool) -> None:
     ends = np.iinfo(kind.to_pandas_dtype())
@@ -121,7 +119,6 @@ def neighbours(x: Any) -> list[Fraction]:
     return [Fraction(float(n)) for n in both if np.isfinite(n)]
 
 
-@checked
 @given(st.data(), st.sampled_from(list(FLOATS)), st.sampled_from(FLOAT_STEPS), st.booleans())
 def test_floats(data: st.DataObject, kind: pa.DataType, step: Fraction, nonnegative: bool) -> None:
     as_float = FLOATS[kind]
@@ -142,7 +139,6 @@ def test_a_float_that_prints_as_a_multiple_counts_as_it() -> None:
     check(pa.array(values, pa.float32()), [30, 30, 110, 121, 435, Rule.RANGE], measure(Fraction("0.01")))
 
 
-@checked
 @given(st.data(), st.sampled_from(DECIMALS), steps, st.booleans())
 def test_decimals(data: st.DataObject, given: tuple[pa.DataType, int, int], step: Fraction, nonnegative: bool) -> None:
     kind, precision, scale = given
@@ -181,7 +177,6 @@ ODD = (
 )
 
 
-@checked
 @given(
     st.lists(st.none() | NUMERAL | PLAIN | OTHER | st.sampled_from(ODD)),
     st.sampled_from([pa.string(), pa.large_string()]),

@@ -5,14 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from udfs.records.statistics import STATISTICS, Statistic, statistic_of
 
 EACH = tuple(each("x") if each.reads_measure else each() for each in STATISTICS.values())
 STEPS = st.integers(-(10**6), 10**6)
-FIXED = settings(derandomize=True, max_examples=100)
 
 
 def at(value: Fraction) -> Mapping[str, Fraction]:
@@ -20,7 +19,6 @@ def at(value: Fraction) -> Mapping[str, Fraction]:
 
 
 @pytest.mark.parametrize("statistic", EACH, ids=lambda each: each.kind)
-@FIXED
 @given(steps=st.lists(STEPS, min_size=1), step=st.sampled_from([Fraction(1), Fraction(1, 4), Fraction(1000)]))
 def test_addends_of_a_batch_are_those_of_each_record(statistic: Statistic, steps: list[int], step: Fraction) -> None:
     addends = statistic.addends({"x": np.array(steps, dtype=np.int64)}, len(steps))
@@ -32,7 +30,6 @@ def test_addends_of_a_batch_are_those_of_each_record(statistic: Statistic, steps
 
 
 @pytest.mark.parametrize("statistic", EACH, ids=lambda each: each.kind)
-@FIXED
 @given(one=STEPS.map(Fraction), other=STEPS.map(Fraction))
 def test_influences_grow_with_values_and_factors_bound_addends(
     statistic: Statistic, one: Fraction, other: Fraction

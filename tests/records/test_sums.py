@@ -8,7 +8,7 @@ from itertools import pairwise, product
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cells import (
@@ -39,7 +39,6 @@ BASES = (FINEST, COARSE, NATION, BY_STATE, LISTED, ONE_LISTED)
 MALFORMED = (None, "", "3111", "3111111", "001111", "31111x", " 311111", "311111 ", "３１１１１１", "0100", "31-33")
 OUTSIDE = {"naics": ("999999", "311113"), "county": ("00000", "72001", "99999")}
 
-checked = settings(max_examples=120, derandomize=True, database=None)
 Kernel = Callable[[list[pa.RecordBatch], SumSpec], Frame]
 
 
@@ -160,7 +159,6 @@ def miscounting(batches: list[pa.RecordBatch], given: SumSpec) -> Frame:
     return frame | {RECORDS: np.where(cells == KEPT, sum(map(len, batches)), counts)}
 
 
-@checked
 @given(st.data(), RECORDS_OF, st.lists(st.sampled_from(BASES), min_size=1, max_size=4))
 def test_dropping_leaves_out_exactly_the_bad_records(
     data: st.DataObject, records: list[Record], bases: list[Cells]
@@ -168,7 +166,6 @@ def test_dropping_leaves_out_exactly_the_bad_records(
     check(sum_batches, data.draw(cut(records)), records, bases)
 
 
-@checked
 @given(st.data(), RECORDS_OF, st.lists(st.sampled_from(BASES), min_size=1, max_size=3))
 def test_refusing_tells_every_broken_rule_however_data_are_cut(
     data: st.DataObject, records: list[Record], bases: list[Cells]

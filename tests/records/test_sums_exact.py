@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cells import FINEST, NATION, Cells, as_dict, same, spec
@@ -25,7 +25,6 @@ SUMMED = replace(
     spec(), measures=(MeasureColumn("a", "a", Fraction(1), False), MeasureColumn("b", "b", Fraction(1), False))
 )
 
-checked = settings(max_examples=150, derandomize=True, database=None)
 Rows = Sequence[tuple[int, int]]  # cell, value
 Summed = Callable[[Sequence[Rows]], list[int]]
 
@@ -58,7 +57,6 @@ extreme = st.sampled_from([LARGEST, -LARGEST, LARGEST - 1, 1 << 62, -(1 << 62), 
 value = extreme | st.integers(-LARGEST, LARGEST) | st.integers(-3, 3)
 
 
-@checked
 @given(st.lists(st.lists(st.tuples(st.integers(0, CELLS - 1), value), max_size=8), max_size=6))
 def test_sums_never_wrap(batches: list[list[tuple[int, int]]]) -> None:
     check(batches)
@@ -124,7 +122,6 @@ def frames(draw: st.DrawFn) -> Frame:
     return to_frame(sums, draw(st.sets(st.sampled_from([-1, -2, -7]))))
 
 
-@checked
 @given(st.lists(frames(), min_size=1, max_size=7), st.data())
 def test_frames_add_up_in_any_order_and_grouping(parts: list[Frame], data: st.DataObject) -> None:
     whole = add_frames(parts, 10)

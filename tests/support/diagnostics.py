@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from pipeline.diagnostics import diagnostics_page
 from pipeline.diagnostics.diagnose import DiagnosticsJob, diagnose
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
@@ -26,8 +28,8 @@ def microdata(count: int = 600, seed: int = 1) -> pa.Table:
     return economy(seed, count, (*NAICS, OUTSIDE[0]), (*COUNTIES, OUTSIDE[1]), [f"F{i}" for i in range(50)])
 
 
-def diagnosed(plan: Path, out: Path, engine: Engine | None = None, **settings: Any) -> Path:
-    """Diagnose into `out`; the ledger lies in the folder `state`, by default beside it."""
+def diagnosed(plan: Path, out: Path, engine: Engine | None = None, *, pictures: bool = False, **settings: Any) -> Path:
+    """Diagnose into `out`; the ledger lies in the folder `state`, by default beside it. Pictures take most time."""
     loaded = load_plan(plan)
     job = DiagnosticsJob(
         plan=loaded,
@@ -37,7 +39,10 @@ def diagnosed(plan: Path, out: Path, engine: Engine | None = None, **settings: A
         engine=engine or DaskEngine(workers=2),
         **settings,
     )
-    return diagnose(job)
+    with pytest.MonkeyPatch.context() as patch:
+        if not pictures:
+            patch.setattr(diagnostics_page, "can_draw", lambda: False)
+        return diagnose(job)
 
 
 def read(out: Path) -> dict[str, Any]:

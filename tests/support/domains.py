@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -24,7 +23,6 @@ Way = Callable[[Wide, Base, QueryCells], Totals]
 LARGEST = 2**63 - 1
 
 SECTORS = ("11", "21", "31", "32", "33", "42", "44", "45", "48", "49", "51")
-FIXED = settings(derandomize=True, max_examples=150)
 
 
 def product_domain(

@@ -45,7 +45,7 @@ class Dense:
 
     def variances(self, table: Observed) -> Floats:
         a = matrix(table)
-        return np.einsum("ij,jk,ik->i", a, self.covariances, a).reshape(table.widths)
+        return ((a @ self.covariances) * a).sum(axis=1).reshape(table.widths)
 
 
 def level(codes: int, parts: int, random: np.random.Generator) -> np.ndarray:

@@ -22,7 +22,7 @@ from udfs.mechanisms.catalogue import CATALOGUE
 
 RELEASE = "small-release"
 COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
-SECTOR = tuple(f"81{code:04d}" for code in range(1110, 1150))  # 40 more industries: six files by naics6 and county
+SECTOR = tuple(f"81{code:04d}" for code in range(1110, 1150))  # 40 more industries
 AMPLE = [{"at": {"employment": 10, "payroll": 500}, "rho": 100_000}]
 OF_FIRMS = [{"at": [{"employment": 10, "payroll": 500}], "rho": 100_000}]
 
@@ -98,13 +98,13 @@ def cells(folder: Path) -> Path:
     return path
 
 
-def wide(folder: Path) -> Path:
-    """A table of six files, of which most have no records; few records in many cells."""
+def wide(folder: Path, more: tuple[str, ...] = ()) -> Path:
+    """A table of two files, or of six with `more` industries (SECTOR); few records in many cells."""
     queries = [
         {"name": "jobs", "sum": "employment", "by": ["naics6", "county"], "mechanism": MECHANISMS["root"]},
         {"name": "by_state", "count": "records", "by": ["state", "naics2"], "mechanism": MECHANISMS["laplace"]},
     ]
-    return _world(folder, records(300), as_parquet, queries=queries, naics=(*NAICS, *SECTOR), counties=COUNTRY)
+    return _world(folder, records(300), as_parquet, queries=queries, naics=(*NAICS, *more), counties=COUNTRY)
 
 
 def skewed(folder: Path) -> Path:
