@@ -48,6 +48,11 @@ cbp: $(READY) ## choose the scales of conf/plans/cbp.yaml anew, as its draft wis
 	$(BIN)/prdp calibrate $(WORK)/cbp/cbp.draft.yaml --like cbp-2011 --out $(WORK)/cbp/cbp.yaml
 	cp $(WORK)/cbp/cbp.yaml conf/plans/cbp.yaml
 
+.PHONY: examples
+examples: $(READY) ## make and check the example products of conf/economies: labour, farms, enterprises
+	rm -rf $(WORK)/examples
+	$(BIN)/python -m benchmarks.examples --out $(WORK)/examples
+
 .PHONY: test
 test: $(READY) ## run all tests
 	@# one process more than there are processors: many tests wait for a disk, a server or a child

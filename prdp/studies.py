@@ -25,23 +25,39 @@ HELD = "p=10,n=2,k=85,threshold=3"
 KNOWN = "read for fingerprints of known datasets"
 
 
-Records = Annotated[int | None, Arg("number of establishments", "N", "count")]
+Records = Annotated[int | None, Arg("number of records", "N", "count")]
+Of = Annotated[
+    str | Path | None, Arg("another than establishments: a YAML file, or a name of conf/economies", "ECONOMY")
+]
 Like = Annotated[str | None, Arg("establishments that add up to published figures", choices=FIGURES)]
 States = Annotated[Sequence[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
 Seed = Annotated[int, Arg("same seed, same bytes", "S", "count", default="0")]
 
 
 @documented
-def made(out: NewFolder, *, records: Records = None, like: Like = None, states: States = (), seed: Seed = 0) -> Result:
+def made(
+    out: NewFolder,
+    *,
+    records: Records = None,
+    economy: Of = None,
+    like: Like = None,
+    states: States = (),
+    seed: Seed = 0,
+) -> Result:
     """Write synthetic microdata and all that a first release needs, as `prdp generate`; return where they lie."""
     from pipeline.planning.economy.generate import generate as run  # noqa: PLC0415
+    from pipeline.planning.economy.inventories import generate_economy  # noqa: PLC0415
     from pipeline.planning.economy.like import generate_like as run_like  # noqa: PLC0415
 
     if (records is None) == (like is None):
         raise PlanError(f"one of the arguments {arg('records')} and {arg('like')} is required")
     if states and like is None:
         raise PlanError(f"{arg('states')}: it goes with {arg('like')} alone")
-    if records is not None:
+    if economy is not None and like is not None:
+        raise PlanError(f"{arg('economy')}: it goes with {arg('records')}")
+    if economy is not None:
+        written = generate_economy(economy, records or 0, seed, Path(out))
+    elif records is not None:
         written = run(records, seed, Path(out))
     else:
         written = run_like(str(like), seed, Path(out), states=states)
@@ -50,12 +66,13 @@ def made(out: NewFolder, *, records: Records = None, like: Like = None, states: 
     return Result(facts, lambda stated: text.format(**stated))
 
 
-def generate(records: int, out: str | Path, *, seed: int = 0) -> Path:
+def generate(records: int, out: str | Path, *, seed: int = 0, economy: str | Path | None = None) -> Path:
     """Write synthetic microdata and all that a first release needs; return the plan's path.
 
-    The same seed gives the same bytes.
+    The same seed gives the same bytes. `economy`: another than establishments, a YAML file or a name of conf/economies:
+    "labour", "farms" or "enterprises".
     """
-    return Path(made(out, records=records, seed=seed)["plan"])
+    return Path(made(out, records=records, seed=seed, economy=economy)["plan"])
 
 
 def generate_like(figures: str, out: str | Path, *, states: Sequence[str] = (), seed: int = 0) -> Path:

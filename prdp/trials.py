@@ -256,8 +256,8 @@ def rank_kinds(
     """
     from pipeline.base.errors import hint  # noqa: PLC0415
     from pipeline.planning.study.design import MINIMISED  # noqa: PLC0415
-    from pipeline.planning.study.kinds_text import file_of, ranked_json, ranked_text  # noqa: PLC0415
     from pipeline.planning.study.kinds_within_limits import KINDS, Asked, ranked  # noqa: PLC0415
+    from pipeline.planning.study.trial_text import file_of, ranked_json, ranked_text  # noqa: PLC0415
     from pipeline.storage.paths import filled as filled_folder  # noqa: PLC0415
     from prdp.studies import Design  # noqa: PLC0415
 

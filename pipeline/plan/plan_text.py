@@ -18,7 +18,7 @@ from pipeline.storage.paths import LARGEST_TEXT, TooLarge, read_input
 
 PARQUET = b"PAR1"
 PLAN, STUDY, BUDGET, SITE = "a plan", "a study", "a file of limits", "a site's settings"
-PRODUCT = "a product"
+PRODUCT, ECONOMY = "a product", "an economy"
 # Kinds of files that are taken for each other: the keys that most of them have, and what takes them.
 KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     PLAN: (
@@ -29,6 +29,10 @@ KINDS: Final[Mapping[str, tuple[frozenset[str], str]]] = {
     PRODUCT: (
         frozenset({"product", "title", "year", "levels", "measures", "basic", "flags", "tables", "layouts"}),
         "prdp product --product",
+    ),
+    ECONOMY: (
+        frozenset({"economy", "about", "plan", "product", "family", "lists", "columns"}),
+        "prdp generate --economy",
     ),
     BUDGET: (frozenset({"dataset", "family", "unit", "limits"}), "prdp ledger init"),
     SITE: (frozenset({"ledger", "require_registered", "signing_key"}), "PRDP_SITE"),
