@@ -76,26 +76,50 @@ def _least(
         for policies, kinds in offers.items()
     }
 
-    def totals(policies: QuerySet, kinds: Sequence[Prices]) -> list[Floats]:
-        """Return the bound by each of these prices, with those chosen of the others."""
-        rest = {other: prices for other, prices in chosen.items() if other != policies}
-        sums = [sum((f for f, _ in rest.values()), fixed) for fixed, _ in kinds]
-        for sets, lots in members.items():
-            others = {met: sum((y[lots] for each, (_, y) in rest.items() if each <= met), _NONE) for met in sets}
-            for k, (_, y) in enumerate(kinds):
-                paid = [each + y[lots] if policies <= met else each for met, each in others.items()]
-                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *paid))
-                sums[k] = sums[k] + times[lots] @ most
-        return [np.asarray(total * UP) for total in sums]
-
+    # Σ over the others is what comes before and what comes after: prices before were chosen last, those after first.
+    order = list(offers)
+    after = _sums_after(order, chosen, members)
+    before_fixed: Floats = np.zeros(1)
+    before = {(sets, met): _NONE for sets in members for met in sets}
     best: Floats | None = None
-    for policies, kinds in offers.items():
-        bounds = totals(policies, kinds)
-        least = min(range(len(kinds)), key=lambda k: bounds[k].sum())
-        chosen[policies] = kinds[least]
+    for n, policies in enumerate(order):
+        after_fixed, after_met = after[n]
+        bounds = []
+        for fixed, y in offers[policies]:
+            total = before_fixed + after_fixed + fixed
+            for sets, lots in members.items():
+                sums = [before[sets, met] + after_met[sets, met] + (y[lots] if policies <= met else 0) for met in sets]
+                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *sums))
+                total = total + times[lots] @ most
+            bounds.append(np.asarray(total * UP))
+        least = min(range(len(bounds)), key=lambda k: bounds[k].sum())
+        fixed, y = offers[policies][least]
+        before_fixed = before_fixed + fixed
+        for (sets, met), paid in before.items():
+            if policies <= met:
+                before[sets, met] = paid + y[members[sets]]
         best = np.minimum.reduce(bounds if best is None else [best, *bounds])
     assert best is not None
     return best
+
+
+def _sums_after(
+    order: Sequence[QuerySet],
+    chosen: Mapping[QuerySet, Prices],
+    members: Mapping[frozenset[QuerySet], Sequence[int]],
+) -> list[tuple[Floats, dict[tuple[frozenset[QuerySet], QuerySet], Floats]]]:
+    """Return for each set of policies what the prices chosen of all after it come to: fixed, and by lots and sets."""
+    fixed: Floats = np.zeros(1)
+    met_sums = {(sets, met): _NONE for sets in members for met in sets}
+    sums = []
+    for policies in reversed(order):
+        sums.append((fixed, dict(met_sums)))
+        more, y = chosen[policies]
+        fixed = fixed + more
+        for (sets, met), paid in met_sums.items():
+            if policies <= met:
+                met_sums[sets, met] = paid + y[members[sets]]
+    return sums[::-1]
 
 
 def _met_at_once(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:

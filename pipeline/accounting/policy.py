@@ -258,12 +258,15 @@ class PolicySum:
         ]
 
     def _in_any_class(self, record: ReferenceRecord) -> ReferenceRecord:
+        of_spans: dict[Span, list[QuerySet]] = {}
+        for met, span in zip(self._query_sets(record), self._spans(record), strict=True):
+            of_spans.setdefault(span, []).append(met)
         sets: list[QuerySet] = []
         caps: dict[int, dict[str, Fraction]] = {}
-        for met, span in zip(self._query_sets(record), self._spans(record), strict=True):
+        for span, of_span in of_spans.items():
             if (values := record.capped(span)) is not None:
-                sets.append(met)
-                for i in met:
+                sets += of_span
+                for i in frozenset[int]().union(*of_span):
                     of_policy = caps.setdefault(i, {})
                     of_policy |= {name: max(value, of_policy.get(name, value)) for name, value in values.items()}
         of_policies = tuple((i, FrozenMap.of(values)) for i, values in sorted(caps.items()))
