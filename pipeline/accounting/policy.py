@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, partial
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import as_json, up_float
 from udfs.records.statistics import Count, Statistic, Sum, statistic_of
 
+T = TypeVar("T", Fraction, Floats)
 Options = Sequence[tuple[ReferenceRecord, tuple[QuerySet, ...]]]  # records, and the query sets that each can have
 ArrayLosses = Callable[[int, Units, Fraction], Floats]  # of a policy, at multiples of a unit: arrays (numbers, m)
 Together = Callable[[Iterable[Fraction]], Fraction]
@@ -88,6 +89,16 @@ class QueryPolicy:
     def influence(self, record: ReferenceRecord) -> Fraction:
         """Return the largest influence of `record`; KeyError names a measure that is missing."""
         return self.statistic.influence(record.values)
+
+    def in_cell(self, influence: T) -> T:
+        """Return what influences of a unit's records on one cell come to together: their sum, or `statistic.most`.
+
+        The policy as a function of their sum rises from 0 with it, so all bounds of firms hold for it.
+        """
+        most = self.statistic.most
+        if most is None:
+            return influence
+        return min(influence, Fraction(most)) if isinstance(influence, Fraction) else np.minimum(influence, most)
 
 
 @dataclass(frozen=True)
@@ -209,10 +220,10 @@ class PolicySum:
             return None
 
     def _rho(self, i: int, influence: Fraction) -> Fraction:
-        return self.queries[i].mechanism.loss_at(influence)
+        return self.queries[i].mechanism.loss_at(self.queries[i].in_cell(influence))
 
     def _epsilon(self, i: int, influence: Fraction) -> Fraction:
-        loss = self.queries[i].mechanism.pure_loss_at(influence)
+        loss = self.queries[i].mechanism.pure_loss_at(self.queries[i].in_cell(influence))
         if loss is None:
             raise _NoPureLoss
         return loss
@@ -227,8 +238,8 @@ class PolicySum:
 
     def _curve_of_several(self, at: Reference) -> Floats:
         def curves(i: int, numbers: Units, unit: Fraction) -> Floats:
-            mechanism = self.queries[i].mechanism
-            return np.array([mechanism.renyi_at(number * unit, ORDERS) for number in numbers.tolist()])
+            query = self.queries[i]
+            return np.array([query.mechanism.renyi_at(query.in_cell(n * unit), ORDERS) for n in numbers.tolist()])
 
         curve = of_zcdp(up_float(self.loss_at(at)), ORDERS)
         pure_loss = self.pure_loss_at(at)
@@ -310,9 +321,9 @@ class PolicySum:
             return self._group_bound(self._options(at.records, query), loss, together)
 
         def arrays(i: int, numbers: Units, unit: Fraction) -> Floats:
-            mechanism = self.queries[i].mechanism
-            losses = mechanism.loss if together is tight else mechanism.pure_loss
-            return losses(multiples(numbers, unit))[:, None]
+            query = self.queries[i]
+            losses = query.mechanism.loss if together is tight else query.mechanism.pure_loss
+            return losses(query.in_cell(multiples(numbers, unit)))[:, None]
 
         by_prices = float(self._priced(at, query, arrays)[0])
         if len(at.records) > MOST_STEPS and isfinite(by_prices):

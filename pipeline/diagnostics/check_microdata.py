@@ -357,7 +357,7 @@ def _columns(files: Source, needed: Sequence[str]) -> Sequence[str] | None:
 def _scan(job: CheckJob, files: Source, spec: SumSpec, judges: tuple[CodeJudge, ...], ids: bool) -> Found:
     chunks = list(source.chunks(files))
     dataset, root = job.plan.dataset, LocalPath(job.ledger.staging_root)
-    by_record = ByRecord(spec, bucket_count(chunks)) if ids else None
+    by_record = ByRecord(spec, bucket_count(chunks), job.plan.dataset.record) if ids else None
     look = LookAt(spec, judges, _references(job.plan, spec), by_record)
     merge = OneId(spec, "combine" if dataset.duplicates == "combine" else "reject")
     prepare_root(root)

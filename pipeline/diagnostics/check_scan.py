@@ -204,7 +204,7 @@ class LookAt:
 
     def _left_out(self, records: Records, count: int) -> int:
         """Return how many rows a release leaves out; bad ones only where they are dropped."""
-        _, kept = records.cells(self.spec.bases[0])
+        kept = records.kept(self.spec)
         out = np.zeros(count, dtype=np.bool_) if kept is None else ~kept
         return int(
             np.count_nonzero(out if self.spec.bad_records == "drop" or records.good is None else out & records.good)

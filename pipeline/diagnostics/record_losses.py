@@ -18,6 +18,7 @@ from udfs.numbers.exact import up_text
 from udfs.records.codes import NOWHERE
 from udfs.records.decoding import SumSpec
 from udfs.records.influence import QueryLoss
+from udfs.records.statistics import Count
 
 SIZE_MEASURE = "employment"
 SIZES = (0, 1, 5, 10, 20, 50, 100, 250, 500, 1000, 5000)  # the smallest size of each class
@@ -55,7 +56,7 @@ class LossSpec:
             },
             test=left_out_test_of(plan).mechanism,
             size=_size_measure(plan, layout.spec),
-            keys=tuple(each.key for each in plan.domain.dimensions if each.classes is None),
+            keys=tuple(each.key for each in plan.domain.dimensions if each.key in plan.dataset.keys),
             sectors=() if industries is None else industries.level_codes(SECTOR_LEVEL),
             sector_of=(
                 {}
@@ -101,10 +102,11 @@ def _query_loss(table: Table, plan: Plan) -> QueryLoss:
     return QueryLoss(
         name=query.name,
         base=table.base_number,
-        addend=table.addend,
+        addend=query.statistic.addend if query.statistic.adds_up else Count.addend,
         step=query.parts[0].mechanism.step,
         part_of=numbers,
         mechanisms=query.mechanisms,
+        most=query.statistic.most,
     )
 
 

@@ -363,6 +363,8 @@ def rows_in_tables(
             f"{owned} in the ledger; a study reads synthetic microdata alone: generate some for it"
         )
     spec = replace(layout_of(plan).spec, owner=dataset.owner or firm)
+    if spec.needs_owners:
+        raise PlanError("a study of suppression reads no counts or codes of owners: leave them out of the plan")
     unit = float(tables[0].query.mechanisms[0].step)
 
     def rows(decoder: Decoder, batch: pa.RecordBatch) -> tuple[pa.Array, Floats, Int64s]:

@@ -18,7 +18,7 @@ from pipeline.storage.location import Location
 from udfs.numbers.arrays import Wide
 from udfs.records.codes import LEVELS
 from udfs.records.contract import ColumnUnfit, ContractBroken, MeasureColumn
-from udfs.records.decoding import OUTSIDE, BaseCells, ClassColumn, CodeColumn, SumSpec
+from udfs.records.decoding import OUTSIDE, BaseCells, ClassColumn, CodeColumn, OwnerColumn, OwnerCount, SumSpec
 from udfs.records.sums import CELL, HIGH, Frame, broken_of
 
 
@@ -46,7 +46,7 @@ class Table:
     @property
     def addend(self) -> str:
         """What is summed."""
-        return self.query.statistic.addend
+        return self.query.addend
 
     def block(self, first: int, end: int, totals: NDArray[np.int64], path: Location) -> Block:
         """Return the block of cells `first` … `end` − 1, whose totals are given, and its file `path`."""
@@ -86,23 +86,33 @@ def layout_of(plan: Plan) -> Layout:
     cells, bases = cells_and_bases(plan)
     tables = []
     for number, (query, of_query) in enumerate(zip(plan.queries, cells, strict=True)):
-        base = cheapest(bases, of_query, query.statistic.addend)
+        base = cheapest(bases, of_query, query.addend)
         assert base is not None  # bases_for made one for each query
         tables.append(Table(number, query, plan.interval, base, bases[base], of_query, _part_of(plan, query)))
-    return Layout(plan.dataset.name, _sum_spec(plan, bases), tuple(tables))
+    return Layout(plan.dataset.name, _sum_spec(plan, bases, tables), tuple(tables))
 
 
-def _sum_spec(plan: Plan, bases: Sequence[Base]) -> SumSpec:
+def _sum_spec(plan: Plan, bases: Sequence[Base], tables: Sequence[Table]) -> SumSpec:
     spec = SumSpec(
         keys=tuple(_key_column(plan, dimension) for dimension in plan.domain.dimensions),
         measures=measure_columns(plan),
-        bases=tuple(BaseCells(base.size, base.parts(), base.addends, base.cells.listed) for base in bases),
+        bases=tuple(map(_base_cells, bases)),
         bad_records=plan.dataset.bad_records,
         owner=plan.dataset.owner,
         record=None if plan.dataset.duplicates == "trust" else plan.dataset.record,
     )
-    further = {query.statistic: None for query in plan.queries if query.statistic not in spec.statistics}
-    return replace(spec, further_statistics=tuple(further))
+    added = [query.statistic for query in plan.queries if query.statistic.adds_up]
+    further = {statistic: None for statistic in added if statistic not in spec.statistics}
+    counts = (
+        OwnerCount(table.addend, table.base_number, _base_cells(Base(table.cells, (table.addend,))))
+        for table in tables
+        if not table.query.statistic.adds_up
+    )
+    return replace(spec, further_statistics=tuple(further), owner_counts=tuple(counts))
+
+
+def _base_cells(base: Base) -> BaseCells:
+    return BaseCells(base.size, base.parts(), base.addends, base.cells.listed)
 
 
 def totals_of(layout: Layout, frame: Frame) -> tuple[NDArray[np.int64], ...]:
@@ -173,7 +183,13 @@ def parts_of_codes(query: Query, dimension: Dimension) -> Int32s:
     return np.array([part_of.get(code, -1) for code in dimension.level_codes(str(query.split))], dtype=np.int32)
 
 
-def _key_column(plan: Plan, dimension: Dimension) -> CodeColumn | ClassColumn:
+def _key_column(plan: Plan, dimension: Dimension) -> CodeColumn | ClassColumn | OwnerColumn:
+    if (rule := dimension.of_owner) is not None:
+        if rule.classes is not None:
+            return OwnerColumn(rule.measure, tuple(int(low / rule.classes.step) for low in rule.classes.lowest))
+        number = plan.domain.levels[str(rule.main)]
+        of_code = np.append(plan.domain.dimensions[number].parent(rule.main).astype(np.int64), OUTSIDE)
+        return OwnerColumn(rule.measure, key=number, of_code=of_code)
     if dimension.classes is not None:
         step = dimension.classes.step
         return ClassColumn(dimension.classes.measure, tuple(int(low / step) for low in dimension.classes.lowest))
@@ -192,7 +208,7 @@ def _key_column(plan: Plan, dimension: Dimension) -> CodeColumn | ClassColumn:
 
 def measure_columns(plan: Plan, *, every: bool = False) -> tuple[MeasureColumn, ...]:
     """Return the measures that the plan reads, or every one of its dataset, as the kernels read them."""
-    classed = {dimension.classes.measure for dimension in plan.domain.dimensions if dimension.classes is not None}
+    classed = {measure for dimension in plan.domain.dimensions for measure in dimension.measures}
     return tuple(
         MeasureColumn(
             name=measure.name,

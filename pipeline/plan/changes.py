@@ -157,6 +157,15 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
 
 
 def _moving(plan: Plan, change: Change | Factor) -> list[Dimension]:
+    """Return the keys whose classes a change moves between; PlanError where it may change codes of the owner."""
+    used = {level for query in plan.queries for level in (*query.by, *query.where, query.split)}
+    for each in plan.domain.dimensions:
+        rule = each.of_owner if each.level in used else None
+        if rule and (isinstance(change, Factor) or rule.measure in change.values):
+            raise PlanError(
+                f"key {each.key}: it follows from all records of an owner, which a change of one may move to other "
+                f"cells; state the owner before and after by {arg('at')}: it loses at most (√P + √P′)²"
+            )
     classed_by = [(each, each.classes) for each in plan.domain.dimensions if each.classes is not None]
     if isinstance(change, Factor):
         return [each for each, _ in classed_by] if change.factor != 1 else []

@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.base.canonical import FrozenMap
-from pipeline.base.errors import PlanError, in_a_line
+from pipeline.base.errors import PlanError, hint, in_a_line
 from pipeline.base.plain import rule_of_name
 from pipeline.plan.cells import Int32s, read_only
 from pipeline.plan.domain import Domain, rank
-from pipeline.plan.keys import Classes, Dimension, built_in_levels, level_of
+from pipeline.plan.keys import Classes, Dimension, OfOwner, built_in_levels, level_of
 from pipeline.plan.messages import Mistake
-from pipeline.plan.plan_schema import ClassesSpec, DatasetSpec, DomainSpec, ListSpec, VintageSpec
+from pipeline.plan.plan_schema import DatasetSpec, DomainSpec, ListSpec, VintageSpec
 from pipeline.plan.plan_text import KeyPath, public_file
 from pipeline.plan.published_lists import PlainRows, UnreadableFile, listed, opened, refuse
+from pipeline.plan.values import ClassesSpec, MainSpec
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
 T = TypeVar("T")
@@ -47,11 +48,15 @@ def read_domain(
     vintage = {key: year for key, year in spec.vintage if year is not None}
     files = files_of(spec, dataset, folder)
     steps = {name: measure.step or Fraction(1) for name, measure in dataset.measures.items()}
-    classes = {
-        key: Dimension.of_classes(key, Classes(each.of, tuple(each.classes), steps[each.of]))
-        for key, each in spec.codes.items()
-        if isinstance(each, ClassesSpec)
-    }
+    classes: dict[str, Dimension] = {}
+    for key, each in spec.codes.items():
+        if isinstance(each, ClassesSpec):
+            of_classes = Classes(each.of, tuple(each.classes), steps[each.of])
+            classes[key] = (
+                Dimension.of_classes(key, of_classes)
+                if each.per == "record"
+                else Dimension(key, of_classes.codes, key, of_owner=OfOwner(each.of, of_classes))
+            )
     lines: list[str] = []
     mistakes: list[Mistake] = []
 
@@ -75,7 +80,15 @@ def read_domain(
                 path: KeyPath = ("domain", key) if not each.levels and not each.optional else ("domain", key, "list")
                 dimensions.append(tried(path, partial(read_list, files[key], key, each, other=key in spec.other)))
         if None not in dimensions:
-            domain = Domain.of([*filter(None, dimensions), *classes.values()], vintage)
+            known = {level: each for each in filter(None, dimensions) for level in each.levels}
+            for key, each in spec.codes.items():
+                if isinstance(each, MainSpec) and each.main in known:
+                    codes = known[each.main].level_codes(each.main)
+                    classes[key] = Dimension(key, codes, key, of_owner=OfOwner(each.of, main=each.main))
+                elif isinstance(each, MainSpec):
+                    rule = f"must be a level of another key with a list of codes{hint(each.main, known, 'level')}"
+                    mistakes.append(Mistake(("domain", key, "main"), rule))
+            domain = None if mistakes else Domain.of([*filter(None, dimensions), *classes.values()], vintage)
     if domain is not None:
         lines += foreign_codes(domain, files)
     return domain, mistakes, lines

@@ -106,7 +106,7 @@ def reconciled_errors(plan: Plan) -> Mapping[str, tuple[float | None, ...]]:
 
 
 def _alike(one: Query | DerivedTable, other: Query | DerivedTable) -> bool:
-    return (one.statistic, one.where) == (other.statistic, other.where)
+    return one.statistic.adds_up and (one.statistic, one.where) == (other.statistic, other.where)
 
 
 def _lattice(plan: Plan, tables: Sequence[_Table]) -> Lattice:

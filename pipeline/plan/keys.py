@@ -69,6 +69,21 @@ class Classes:
         return self.lowest[number + 1] - self.step if number + 1 < len(self.lowest) else None
 
 
+@dataclass(frozen=True)
+class OfOwner:
+    """How an owner's code follows from its records: by the class of their total of a measure ≥ 0, or `main`, the code
+    at this level, of another key, that most of the total has; of equal ones the first."""
+
+    measure: str
+    classes: Classes | None = None
+    main: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return the rule as JSON."""
+        lowest = [as_json(each) for each in self.classes.lowest] if self.classes else None
+        return {"of": self.measure, "lowest": lowest, "main": self.main}
+
+
 @dataclass(frozen=True, eq=False)
 class Dimension:
     """The public codes of one key, distinct and in their order; a key's codes are text, or classes of a measure.
@@ -81,6 +96,7 @@ class Dimension:
         level: Their level.
         further: Level → of each of `codes` its code there; "" for a code that is in no cell of that level.
         classes: The classes that are the codes, if they are.
+        of_owner: How the one code of all records of an owner follows from these, if it does.
         optional: Whether a record may have no code; it is in no cell of the queries that use this key.
         names: What its codes are called, for readers alone: part of no digest.
         coarser_names: What codes of its coarser levels are called, where the list is a tree.
@@ -94,6 +110,7 @@ class Dimension:
     optional: bool = False
     names: Mapping[str, str] = field(default_factory=FrozenMap)
     coarser_names: Mapping[str, str] = field(default_factory=FrozenMap)
+    of_owner: OfOwner | None = None
 
     @classmethod
     def of(
@@ -120,9 +137,14 @@ class Dimension:
         return cls(key, classes.codes, key, classes=classes)
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures from which codes follow, which must not be negative."""
+        return tuple(rule.measure for rule in (self.classes, self.of_owner) if rule is not None)
+
+    @property
     def has_other(self) -> bool:
         """Whether codes that are not listed have a public code."""
-        return self.codes[-1] == OTHER
+        return self.codes[-1] == OTHER and self.of_owner is None
 
     @property
     def listed(self) -> tuple[str, ...]:
@@ -138,7 +160,8 @@ class Dimension:
     @property
     def everyone(self) -> bool:
         """Whether every record that meets the contract has one of the codes."""
-        return self.classes is not None or (self.has_other and not self.optional)
+        classes = self.classes or (self.of_owner and self.of_owner.classes)
+        return classes is not None or (self.has_other and not self.optional)
 
     @property
     def built_in(self) -> tuple[str, ...]:
@@ -197,7 +220,8 @@ class Dimension:
         classes = self.classes and {"of": self.classes.measure, "lowest": [as_json(x) for x in self.classes.lowest]}
         further = {level: list(codes) for level, codes in self.further.items()}
         facts = {"key": self.key, "level": self.level, "codes": self.codes, "levels": further}
-        return facts | {"classes": classes, "optional": self.optional}
+        of_owner = {} if self.of_owner is None else {"of_owner": self.of_owner.to_json()}
+        return {**facts, "classes": classes, "optional": self.optional, **of_owner}
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any], steps: Mapping[str, Fraction]) -> "Dimension":
@@ -206,6 +230,10 @@ class Dimension:
         if classes is not None:
             lowest = tuple(exact(each) for each in classes["lowest"])
             return cls.of_classes(facts["key"], Classes(classes["of"], lowest, steps[classes["of"]]))
+        if (rule := facts.get("of_owner")) is not None:
+            lows = tuple(exact(each) for each in rule["lowest"] or ())
+            of_total = Classes(rule["of"], lows, steps[rule["of"]]) if lows else None
+            return cls(facts["key"], codes, facts["level"], of_owner=OfOwner(rule["of"], of_total, rule["main"]))
         further = FrozenMap.of({level: tuple(of) for level, of in facts["levels"].items()})
         return cls(facts["key"], codes, facts["level"], further, None, facts["optional"])
 

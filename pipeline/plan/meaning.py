@@ -14,7 +14,6 @@ from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.model import RECORD
 from pipeline.plan.plan_mechanisms import Use, allocation_mistakes, mechanism_mistakes
 from pipeline.plan.plan_schema import (
-    ClassesSpec,
     DatasetSpec,
     DerivedSpec,
     DomainSpec,
@@ -27,14 +26,14 @@ from pipeline.plan.plan_schema import (
     RecordValues,
 )
 from pipeline.plan.plan_text import KeyPath, public_file
-from pipeline.plan.values import level_name_rule
+from pipeline.plan.values import ClassesSpec, MainSpec, level_name_rule
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, LocationError
 from pipeline.storage.paths import locate
 from udfs.mechanisms.base import SMALLEST
 from udfs.numbers.arrays import LARGEST
 from udfs.records.codes import LEVELS
-from udfs.records.statistics import RECORDS, STATISTICS, Count
+from udfs.records.statistics import OWNERS, RECORDS, STATISTICS, Count
 
 MOST_SHOWN = 5  # codes that a message names
 
@@ -120,15 +119,28 @@ class _Check:
     def statistic_mistakes(self, query: DerivedSpec, path: KeyPath) -> Iterator[Mistake]:
         if len(query.statistics) != 1:
             known = " or ".join(
-                f"{kind} (a measure)" if each.reads_measure else f"{kind}: {RECORDS}"
+                f"{kind} (a measure)" if each.reads_measure else f"{kind}: {RECORDS} or {OWNERS}"
                 for kind, each in STATISTICS.items()
             )
             yield Mistake(path, f"must have either {known}", absent=tuple((*path, kind) for kind in STATISTICS))
         else:
             (statistic,) = query.statistics
+            if not statistic.adds_up:
+                yield from self._owners_mistakes(query, (*path, statistic.kind))
             for name in statistic.measures:
                 if name not in self.measures:
                     yield Mistake((*path, statistic.kind), f"unknown measure{hint(name, self.measures, 'measure')}")
+
+    def _owners_mistakes(self, query: DerivedSpec, path: KeyPath) -> Iterator[Mistake]:
+        dataset = self.plan.dataset
+        if not isinstance(query, QuerySpec):
+            yield Mistake(path, "counts of owners do not add up over cells: let a query count them")
+        if OWNERS in self.measures:
+            yield Mistake(("dataset", "measures", OWNERS), "this name has another meaning; choose another")
+        if dataset.unit == RECORD:
+            yield Mistake(path, "dataset.unit must name the owner's column: then all records of an owner are protected")
+        if dataset.source is not None:
+            yield Mistake(path, "owners are counted in files alone (dataset.path), not in a catalog's table")
 
     def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
         first: dict[str, str] = {}
@@ -276,11 +288,30 @@ def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec) -> Iterator[Mistake]
         if column in first:
             yield Mistake(("dataset", "keys", key), f"must have another column than {first[column]}")
         first.setdefault(column, key)
+    for key, each in codes.items():
+        if isinstance(each, MainSpec) or (isinstance(each, ClassesSpec) and each.per == "owner"):
+            yield from _of_owner_mistakes(each, ("domain", key), spec, dataset)
     if lists and all(each.optional for each in lists.values()):
         yield Mistake(("domain", next(iter(lists)), "optional"), "some key must have a code for every record")
     yield from _other_mistakes(spec, lists)
     yield from _level_mistakes(lists, codes if spec.cells is None else {**columns, **codes})
     yield from _class_mistakes(codes, dataset.measures)
+
+
+def _of_owner_mistakes(
+    each: ClassesSpec | MainSpec, path: KeyPath, spec: DomainSpec, dataset: DatasetSpec
+) -> Iterator[Mistake]:
+    """Yield what keeps a code from following from all records of an owner.
+
+    Where single records are protected, one would decide in which cells others are: no policy function bounds that.
+    """
+    if dataset.unit == RECORD:
+        rule = "follows from all records of an owner: dataset.unit must name the owner's column"
+        yield Mistake((*path, "main" if isinstance(each, MainSpec) else "per"), rule)
+    if dataset.source is not None:
+        yield Mistake(path, "follows from all records of an owner: the microdata must be files (dataset.path)")
+    if spec.cells is not None:
+        yield Mistake(path, "must be left out beside cells: only domains of lists have codes of owners")
 
 
 def _other_mistakes(spec: DomainSpec, lists: Mapping[str, ListSpec]) -> Iterator[Mistake]:
@@ -310,9 +341,11 @@ def _level_mistakes(lists: Mapping[str, ListSpec], codes: Mapping[str, object]) 
             owner.setdefault(level, key)
 
 
-def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureSpec]) -> Iterator[Mistake]:
+def _class_mistakes(
+    codes: Mapping[str, ListSpec | ClassesSpec | MainSpec], measures: Mapping[str, MeasureSpec]
+) -> Iterator[Mistake]:
     for key, each in codes.items():
-        if not isinstance(each, ClassesSpec):
+        if isinstance(each, ListSpec):
             continue
         path: KeyPath = ("domain", key)
         if rule := level_name_rule(key):
@@ -321,6 +354,8 @@ def _class_mistakes(codes: Mapping[str, object], measures: Mapping[str, MeasureS
             yield Mistake(path, f"{key} is a key of codes; give the classes another name")
         if each.of not in measures:
             yield Mistake((*path, "of"), f"unknown measure{hint(each.of, measures, 'measure')}")
+            continue
+        if isinstance(each, MainSpec):
             continue
         if each.classes[0] != 0:
             yield Mistake((*path, "classes", 0), "must be 0: the classes must hold every value that a record may have")

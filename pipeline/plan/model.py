@@ -56,6 +56,10 @@ class UnitNames:
         stated = plan.get("unit_names")
         return cls() if stated is None else cls(tuple(stated["record"]), tuple(stated["owner"]), stated=True)
 
+    def counted(self, statistic: Statistic) -> str:
+        """Return what a statistic that counts counts: records, or owners where its totals do not add up."""
+        return (self.record if statistic.adds_up else self.owner)[1]
+
     def resolved(self) -> dict[str, Any]:
         """Return them as the plan's digest has them."""
         return {"unit_names": {"record": list(self.record), "owner": list(self.owner)}} if self.stated else {}
@@ -141,6 +145,11 @@ class Query:
     split: str | None
     parts: tuple[Part, ...]  # by name, OTHERS last
     texts: Texts = Texts()
+
+    @property
+    def addend(self) -> str:
+        """The name of what is summed: one for all queries of a statistic, unless its totals do not add up."""
+        return self.statistic.addend if self.statistic.adds_up else f"{self.statistic.addend} {self.name}"
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:

@@ -137,7 +137,7 @@ def _moved(
             for query, of_policy, inside, x in zip(policy.queries, tried.cells, sums, influences[:, j], strict=True):
                 if x:
                     there = np.array([max(0.0, inside.get(cell, 0.0)) for cell in of_policy[cells].tolist()])
-                    both = query.mechanism.loss(np.concatenate([there, there + x]))
+                    both = query.mechanism.loss(query.in_cell(np.concatenate([there, there + x])))
                     rise += np.where(of_policy[cells] >= 0, both[len(cells) :] - both[: len(cells)], 0)
             placed[j] = cells[int(np.argmax(rise))]
             put(j, int(placed[j]), 1)
@@ -152,7 +152,8 @@ def _loss(policy: PolicySum, cells: Int64s, influences: Floats) -> float:
         met = of_policy >= 0
         if met.any():
             _, which = np.unique(of_policy[met], return_inverse=True)
-            total += Fraction(float(query.mechanism.loss(np.bincount(which, x[met]).astype(np.float64)).sum()))
+            sums = query.in_cell(np.bincount(which, x[met]).astype(np.float64))
+            total += Fraction(float(query.mechanism.loss(sums).sum()))
     return float(total)
 
 
@@ -172,7 +173,7 @@ def _loss_below(policy: PolicySum, cells: Int64s, influences: Sequence[Sequence[
         for cell, units in zip(which.tolist(), met, strict=True):
             sums[cell] += units
         together, alone = (
-            query.mechanism.loss(np.array([-up_float(Fraction(-units, below)) for units in some]))
+            query.mechanism.loss(query.in_cell(np.array([-up_float(Fraction(-units, below)) for units in some])))
             for some in (sums, met)
         )
         as_group = np.bincount(which, np.sqrt(alone)) ** 2 * UP

@@ -16,17 +16,16 @@ from pipeline.accounting.calibrate import offset_of, scale_of
 from pipeline.accounting.references import Limit, Reference
 from pipeline.plan import values
 from pipeline.plan.model import OTHERS, RECORD
-from pipeline.plan.values import Spec
+from pipeline.plan.values import ClassesSpec, MainSpec, Spec
 from udfs.mechanisms.base import Mechanism, Parameter
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import exact
 from udfs.records.codes import MOST_KEYS
-from udfs.records.statistics import RECORDS, STATISTICS, Statistic, statistic_of
+from udfs.records.statistics import OWNERS, RECORDS, STATISTICS, Statistic, statistic_of
 
 MOST_PARTS = 100  # of a query's mechanism: the worst cell is searched among all sets of parts that share one
 INTERVAL = 0.95  # coverage, where a plan names none
 MOST_LEVELS = 8  # of one query
-MOST_CLASSES = 1000  # of a measure
 ErrorName = Literal["standard_error", "mean_absolute_error", "relative_error", "interval"]
 ERRORS = get_args(ErrorName)  # which an allocation may minimise, …
 UNUSABLE = "unusable"  # … or the share of cells whose errors are larger than `within` times their totals
@@ -201,21 +200,19 @@ class ListSpec(Spec):
     parent: values.Line | None = None
 
 
-class ClassesSpec(Spec):
-    """The codes of a key as classes of a measure: the lowest value of each, rising from 0."""
-
-    of: values.Name
-    classes: Annotated[list[values.NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
-
-
 def _kind_of_codes(value: object) -> str:
+    if isinstance(value, MainSpec) or (isinstance(value, dict) and "main" in value):
+        return "main"
     if isinstance(value, ClassesSpec) or (isinstance(value, dict) and not {"of", "classes"}.isdisjoint(value)):
         return "classes"
     return "list" if isinstance(value, dict | ListSpec) else "file"
 
 
 KeyCodes = Annotated[
-    Annotated[values.Text, Tag("file")] | Annotated[ListSpec, Tag("list")] | Annotated[ClassesSpec, Tag("classes")],
+    Annotated[values.Text, Tag("file")]
+    | Annotated[ListSpec, Tag("list")]
+    | Annotated[ClassesSpec, Tag("classes")]
+    | Annotated[MainSpec, Tag("main")],
     Discriminator(_kind_of_codes),
 ]
 
@@ -253,7 +250,7 @@ class DomainSpec(Spec):
     other: Annotated[list[values.LevelName], Field(json_schema_extra={"uniqueItems": True})] = Field(default=[])
 
     @property
-    def codes(self) -> dict[str, "ListSpec | ClassesSpec"]:
+    def codes(self) -> dict[str, "ListSpec | ClassesSpec | MainSpec"]:
         """What names the codes of each key."""
         named = {"naics": self.naics, "county": self.county} | dict(self.model_extra or {})
         return {
@@ -274,7 +271,7 @@ else:
         "_Statistics",
         __base__=_Named,
         **{
-            kind: ((values.Name if statistic.reads_measure else Literal[RECORDS]) | None, None)
+            kind: ((values.Name if statistic.reads_measure else Literal[RECORDS, OWNERS]) | None, None)
             for kind, statistic in STATISTICS.items()
         },
     )

@@ -199,7 +199,7 @@ class Size:
 def cells_and_bases(plan: Plan) -> tuple[Sequence[QueryCells], tuple[Base, ...]]:
     """Return the cells of each query, and the bases by which records are summed."""
     cells = [plan.domain.query_cells(query.by, query.where) for query in plan.queries]
-    needed = [(of_query, query.statistic.addend) for query, of_query in zip(plan.queries, cells, strict=True)]
+    needed = [(of_query, query.addend) for query, of_query in zip(plan.queries, cells, strict=True)]
     return cells, plan.domain.bases_for(needed)
 
 

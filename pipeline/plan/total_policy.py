@@ -135,10 +135,24 @@ def limits_of(plan: Plan) -> tuple[Limit, ...]:
 def classed(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     """Return the reference with the classes of its values among its keys; `below`: with all lower ones too.
 
-    Raises PlanError where a record names a class that does not hold its value.
+    So are the owner's own codes, of which all records have the same one: any, where noise and filters are the same for
+    all of them (docs/mathematics.md, section 13). Raises PlanError where a record names a class that does not hold its
+    value.
     """
+    used = {level for query in plan.queries for level in (query.split, *query.where)}
+    coded = at
+    for level, codes in ((each.level, each.codes) for each in plan.domain.dimensions if each.of_owner is not None):
+        named = {record.keys[level] for record in at.records if level in record.keys}
+        if len(named) <= 1 and level not in used:
+            one = {level: next(iter(named), codes[0])}
+            records = (replace(record, keys=FrozenMap.of({**record.keys, **one})) for record in coded.records)
+            coded = replace(coded, records=tuple(records))
     classes = [each for each in plan.domain.dimensions if each.classes is not None]
-    return replace(at, records=tuple(_classed(record, classes, below) for record in at.records)) if classes else at
+    return (
+        replace(coded, records=tuple(_classed(record, classes, below) for record in coded.records))
+        if classes
+        else coded
+    )
 
 
 def _classed(record: ReferenceRecord, dimensions: Sequence[Dimension], below: bool) -> ReferenceRecord:

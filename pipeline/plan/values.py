@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, SchemaError, SchemaValidator, core_schema
@@ -175,3 +175,24 @@ class Spec(BaseModel):
     """A mapping of known keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+MOST_CLASSES = 1000  # of a measure
+
+
+class ClassesSpec(Spec):
+    """The codes of a key as classes of a measure: the lowest value of each, rising from 0.
+
+    `per`: of each record's value, or of the total of all records of its owner.
+    """
+
+    of: Name
+    classes: Annotated[list[NonNegative], Field(min_length=1, max_length=MOST_CLASSES)]
+    per: Literal["record", "owner"] = "record"
+
+
+class MainSpec(Spec):
+    """The code of an owner at the level `main` of another key: that of most of its total; of equal ones the first."""
+
+    of: Name
+    main: LevelName

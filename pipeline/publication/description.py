@@ -227,7 +227,7 @@ def _table(plan: Plan, query: Query) -> dict[str, Any]:
 
 def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:
     """Return what a table shows, measured or not."""
-    unit = plan.unit_names.record[1] if table.statistic.counts else _words(str(table.statistic.measure)).lower()
+    unit = _words(table.statistic.measure or "").lower() or plan.unit_names.counted(table.statistic)
     where = "; ".join(f"{_label(plan, level)}: {', '.join(codes)}" for level, codes in table.where.items())
     texts = {"title": _title(plan, table), "about": None, "unit": unit} | table.texts.stated()
     return (
@@ -256,15 +256,15 @@ def _sums(plan: Plan, query: Query) -> dict[str, float] | None:
 
     A sum lies on the noise's own lattice (docs/mathematics.md, section 15).
     """
-    if not all(each.additive and isfinite(each.variance(0.0)) for each in query.mechanisms):
+    if not query.statistic.adds_up or not all(m.additive and isfinite(m.variance(0.0)) for m in query.mechanisms):
         return None
     law = combined(law_of(each) for each in query.mechanisms)
     return {"multiplier": multiplier(float(1 - plan.interval), law), "half_step": float(query.mechanisms[0].step) / 2}
 
 
 def _title(plan: Plan, query: Query | DerivedTable) -> str:
-    counted, summed = f"Number of {plan.unit_names.record[1]}", query.statistic.label.removeprefix("sum of ")
-    what = counted if query.statistic.counts else _words(summed)
+    counted, summed = plan.unit_names.counted(query.statistic), query.statistic.label.removeprefix("sum of ")
+    what = f"Number of {counted}" if query.statistic.counts else _words(summed)
     labels = (_label(plan, level) for level in query.by)
     keys = [each if each.startswith("NAICS") else each[0].lower() + each[1:] for each in labels]
     return f"{what} by {', '.join(keys[:-1])}{' and ' if len(keys) > 1 else ''}{keys[-1]}"

@@ -133,6 +133,15 @@ COMPOSITION_OF_FIRMS = (
     "The records of a firm can lie in several: the losses of its cells add up, as those of tables do (sequential "
     "composition)."
 )
+OF_COUNTED_OWNERS = (
+    "In a count of owners a firm adds 1 to each cell in which it has a record, however many it has there: its losses "
+    "are P_q(1) a cell."
+)
+OF_OWNERS_CODES = (
+    "Codes of {keys} follow from all records of a firm and are the same for all of them: a record that comes, goes or "
+    "changes may move its whole firm to other cells, which costs at most (√P(f) + √P(f′))², f and f′ being the firm "
+    "before and after."
+)
 WITHIN = "within the classes of a record's values, each of which may have cells or mechanisms of its own"
 OF_CLASSES = (
     "Classes of a measure have cells or mechanisms of their own, so that a smaller record may lose more, and so may a "
@@ -205,7 +214,12 @@ def guarantee(
 
 def composition(plan: Plan) -> str:
     """Return how the losses of the plan's cells and tables are composed into one."""
-    return named(COMPOSITION_OF_RECORDS if plan.dataset.owner is None else COMPOSITION_OF_FIRMS, plan.unit_names)
+    if plan.dataset.owner is None:
+        return named(COMPOSITION_OF_RECORDS, plan.unit_names)
+    counted = [OF_COUNTED_OWNERS] if any(not query.statistic.adds_up for query in plan.queries) else []
+    keys = ", ".join(each.key for each in plan.domain.dimensions if each.of_owner is not None)
+    texts = [COMPOSITION_OF_FIRMS, *counted, *([OF_OWNERS_CODES] if keys else [])]
+    return named(" ".join(texts), plan.unit_names).replace("{keys}", keys)
 
 
 def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str, Any]:

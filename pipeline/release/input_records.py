@@ -1,6 +1,8 @@
-"""From rows to records, where a plan has a rule for rows of one id (`duplicates: reject`, or `combine`).
+"""From rows to records, where a plan has a rule for rows of one id (`duplicates: reject`, or `combine`), or for owners.
 
     chunks ─► rows, checked one by one, to buckets by their ids ─► records of each bucket, sealed ─► chunks of those
+
+Where owners are counted, or codes follow from all their records, these go to buckets by owner next (`by_owner`).
 
 Sealed records are chunks as any other: they are summed, and their losses counted, by the same tasks. Their measures
 stand in whole steps. Bad records, where they are dropped, stand among them without codes, so that they are counted as
@@ -11,8 +13,8 @@ import os
 import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib import import_module
@@ -40,9 +42,9 @@ from pipeline.storage.paths import locate
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging, prepare_root, scratch
 from udfs.records.contract import ContractBroken, Fault, Rule, as_coded_text, as_text, buckets_of
-from udfs.records.decoding import CodeColumn, SumSpec
+from udfs.records.decoding import CodeColumn, Decoder, SumSpec
 from udfs.records.decoding import Records as Decoded
-from udfs.records.sums import Combined, Duplicates, Rows, combined
+from udfs.records.sums import Combined, Duplicates, Rows, by_owner, combined, owners_known
 
 BUCKET_BYTES = 1 << 25  # of the files: about a chunk's records
 BROKEN = -1  # the bucket of the broken rules
@@ -63,10 +65,15 @@ class Records:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ByRecord:
-    """Sends rows, checked one by one, to buckets by their ids, and the rules they break to a bucket of its own."""
+    """Sends rows, checked one by one, to buckets by their ids, and the rules they break to a bucket of its own.
+
+    `record`: the column of ids. `by`: RECORD, or OWNER, by whose names rows are then sent.
+    """
 
     spec: SumSpec
     buckets: int
+    record: str
+    by: str = RECORD
 
     def __call__(self, chunk: Chunk) -> Iterator[list[tuple[int, pa.RecordBatch]]]:
         """Yield the rows of each batch, by bucket."""
@@ -76,12 +83,13 @@ class ByRecord:
         """Return the rows of a batch by bucket, and in the bucket BROKEN the rules that they break by themselves."""
         spec = self.spec
         good = np.ones(len(batch), dtype=np.bool_) if records.good is None else records.good
-        ids = _without(as_text(batch.column(str(spec.record))), records.faults, str(spec.record))
-        columns: dict[str, object] = {RECORD: ids, GOOD: good} | codes_of(batch, spec)
+        names = {RECORD: _without(as_text(batch.column(self.record)), records.faults, self.record)}
+        columns: dict[str, object] = {**names, GOOD: good} | codes_of(batch, spec)
         if spec.owner is not None:
             columns[OWNER] = as_coded_text(batch.column(spec.owner))
+            names[OWNER] = _without(as_text(batch.column(spec.owner)), records.faults, spec.owner)
         rows = pa.record_batch(columns | {m.name: records.values[m.name] for m in spec.measures})
-        return [*rule_rows(by_cell(spec, records.faults)), *in_buckets(rows, buckets_of(ids, self.buckets))]
+        return [*rule_rows(by_cell(spec, records.faults)), *in_buckets(rows, buckets_of(names[self.by], self.buckets))]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +97,7 @@ class OneRecord:
     """Makes the records of a bucket's rows, and seals them in a file."""
 
     spec: SumSpec
-    duplicates: Duplicates
+    duplicates: Duplicates | None  # None: what follows from all records of an owner is made, each row being a record
     folder: Location
     seal: Seal
 
@@ -98,9 +106,17 @@ class OneRecord:
         if bucket == BROKEN:
             return Records([], rule_counts(batches))
         rows = rows_of(batches, self.spec)
-        made = combined(rows, self.spec, self.duplicates)
+        if self.duplicates is None:
+            made = Combined(np.arange(len(rows.good)), rows.values, rows.good, [])
+            records = _batch(rows, made, self.spec)
+            known = Decoder(in_steps(self.spec)).records(records)
+            of_owner = by_owner(known, as_text(records.column(OWNER)), self.spec)
+            batch = pa.record_batch({**dict(zip(records.schema.names, records.columns, strict=True)), **of_owner})
+        else:
+            made = combined(rows, self.spec, self.duplicates)
+            batch = _batch(rows, made, self.spec)
         path = self.folder / f"records-{bucket:06d}"
-        self.seal.write_batch(path, _batch(rows, made, self.spec))
+        self.seal.write_batch(path, batch)
         return Records([(Piece(str(path), None, self.seal),)], by_cell(self.spec, made.faults))
 
 
@@ -124,28 +140,59 @@ def records_of(
 
     Where row ids are trusted, or the microdata are `prepared`, each row is a record: row ids are not even read then,
     all else is checked. Else records are made of rows and lie, sealed, in folders of the release in the private folder
-    `root`, which are destroyed after the block.
+    `root`, which are destroyed after the block. So they do, with what follows from all records of an owner, where the
+    plan counts owners or has codes of theirs.
 
     Raises MicrodataError where bad records are refused, naming every broken rule, the same however the rows are cut.
     """
-    layout = layout_of(plan)
-    if plan.dataset.duplicates == "trust" or prepared:
-        yield microdata, replace(layout, spec=replace(layout.spec, record=None))
-        return
-    with scratch(root, plan.release, "records") as kept:
-        kept.create()
-        made = grouped_records(microdata, plan.dataset, layout.spec, engine, kept)
-        if plan.dataset.bad_records == "refuse":
-            require_unbroken(layout, sorted(made.broken))
-        yield made.chunks, replace(layout, spec=in_steps(layout.spec))
+    layout, dataset = layout_of(plan), plan.dataset
+
+    @contextmanager
+    def made(
+        microdata: Input, spec: SumSpec, made_by: Callable[[Input, Dataset, SumSpec, Engine, Staging], Records], of: str
+    ) -> Iterator[Sequence[Chunk]]:
+        with scratch(root, plan.release, of) as kept:
+            kept.create()
+            records = made_by(microdata, dataset, spec, engine, kept)
+            if dataset.bad_records == "refuse":
+                require_unbroken(replace(layout, spec=spec), sorted(records.broken))
+            yield records.chunks
+
+    with ExitStack() as stack:
+        spec = layout.spec
+        if dataset.duplicates == "trust" or prepared:
+            spec = replace(spec, record=None)
+        else:
+            microdata = stack.enter_context(made(microdata, spec, grouped_records, "records"))
+            spec = in_steps(spec)
+        if spec.needs_owners:
+            microdata = stack.enter_context(made(microdata, spec, owned_records, "owners"))
+            spec = owners_known(in_steps(spec))
+        yield microdata, replace(layout, spec=spec)
 
 
 def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
     """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
     if dataset.duplicates == "trust" or not isinstance(microdata, Sequence):
         raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
-    split = ByRecord(spec, bucket_count(microdata))
-    merge = OneRecord(spec, dataset.duplicates, kept.path, Seal.fresh())
+    return _grouped(
+        ByRecord(spec, bucket_count(microdata), dataset.record), dataset.duplicates, microdata, engine, kept
+    )
+
+
+def owned_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
+    """Return records, a row each, with what follows from all records of their owners, sealed in the folder `kept`."""
+    assert isinstance(microdata, Sequence)  # a plan of a catalog's table with counts or codes of owners is refused
+    record = RECORD if RECORD in spec.also else dataset.record
+    read_too = replace(spec, also=tuple(dict.fromkeys((*spec.also, record))))
+    split = ByRecord(read_too, bucket_count(microdata), record, by=OWNER)
+    return _grouped(split, None, microdata, engine, kept)
+
+
+def _grouped(
+    split: ByRecord, duplicates: Duplicates | None, microdata: Sequence[Chunk], engine: Engine, kept: Staging
+) -> Records:
+    merge = OneRecord(split.spec, duplicates, kept.path, Seal.fresh())
     with scratch(kept.root, kept.release, "rows") as between:
         parts = grouped(engine.each, split, microdata, merge, between)
     broken: Counter[int] = Counter()

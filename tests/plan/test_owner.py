@@ -4,7 +4,10 @@ import json
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,17 +15,24 @@ from hypothesis import strategies as st
 from jobs.cli import main
 from pipeline.accounting.placements import pure, tight
 from pipeline.accounting.references import Reference
-from pipeline.base.errors import BudgetRefused, PlanError, StateError
+from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
+from pipeline.engines.dask import DaskEngine
+from pipeline.engines.totals import totals_of
 from pipeline.ledger.reservation import limits_of as written_limits
+from pipeline.microdata.source import chunks as chunks_of
+from pipeline.microdata.source import find
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
 from pipeline.planning.explain.explain_text import render, render_verdict
 from pipeline.planning.explain.explanation import explain
 from pipeline.planning.explain.verdict import verdict
-from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, QUERIES, WITH_OTHER, loaded, owned, world
+from pipeline.release.input_records import records_of
+from pipeline.storage.paths import locate
+from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, OWNED, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit
+from tests.support.world import COUNTIES, NAICS, records, write_world
 
 TEST = Fraction(1, 20_000)  # what the test of records left out costs a record
 
@@ -259,3 +269,88 @@ def test_a_dataset_keeps_its_unit(tmp_path: Path) -> None:
     other = world(tmp_path, release="second", dataset={"unit": "record"}, budget=[])
     with pytest.raises(StateError, match="unit is firm_id in the ledger, but record in the plan"):
         submit(Place(other, tmp_path))
+
+
+# --- counts and codes of owners: what a plan may not ask of them
+
+SIZE = {"of": "employment", "classes": [0, 5], "per": "owner"}
+MAIN = {"of": "employment", "main": "naics3"}
+LISTS = {"naics": "domain/naics.csv", "county": "domain/counties.csv"}
+FIRMS = {"name": "firms", "count": "owners", "by": ["state"], "mechanism": GAUSSIAN}
+TABLE = {"source": {"table": "a.b.c"}, "path": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line", "message"),
+    [
+        (
+            {"dataset": {"unit": "record"}, "queries": [FIRMS]},
+            "queries[firms].count",
+            "dataset.unit must name the owner",
+        ),
+        (
+            {"dataset": {"unit": "record"}, "domain": {**LISTS, "size": SIZE}},
+            "domain.size.per",
+            "dataset.unit must name",
+        ),
+        (
+            {"dataset": {"unit": "record"}, "domain": {**LISTS, "main": MAIN}},
+            "domain.main.main",
+            "dataset.unit must name",
+        ),
+        (
+            {"domain": {**LISTS, "main": MAIN | {"main": "naics7"}}},
+            "domain.main.main",
+            "must be a level of another key",
+        ),
+        ({"domain": {**LISTS, "main": MAIN | {"of": "jobs"}}}, "domain.main.of", "unknown measure"),
+        ({"domain": {**LISTS, "size": SIZE | {"classes": [1, 5]}}}, "domain.size.classes[0]", "must be 0"),
+        ({"domain": {"cells": "domain/cells.csv", "size": SIZE}}, "domain.size", "must be left out beside cells"),
+        ({"dataset": TABLE, "queries": [FIRMS]}, "queries[firms].count", "owners are counted in files alone"),
+        ({"dataset": TABLE, "domain": {**LISTS, "size": SIZE}}, "domain.size", "the microdata must be files"),
+        ({"derived": [{k: FIRMS[k] for k in ("count", "by")} | {"name": "d"}]}, "derived[d].count", "do not add up"),
+        ({"queries": [FIRMS | {"count": "firms"}]}, "queries[firms].count", "owners"),
+    ],
+)
+def test_wrong_counts_and_codes_of_owners_are_refused(
+    tmp_path: Path, changes: dict[str, Any], line: str, message: str
+) -> None:
+    dataset = {key: value for key, value in (OWNED | changes.pop("dataset", {})).items() if value is not None}
+    path = write_world(tmp_path, None, **{"budget": [], "queries": QUERIES, "dataset": OWNED | dataset, **changes})
+    if "source" in dataset:
+        path.write_text(path.read_text().replace("  path: microdata\n", ""))
+    with pytest.raises(PlanError) as refused:
+        load_plan(path)
+    (text,) = [text for text in refused.value.lines if message in text]
+    assert str(path) in text
+    assert line in text
+    assert ":" in text.removeprefix(str(path))
+
+
+def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> None:
+    """Blank and missing owners break the contract, and a column of numbers with a point names nobody: no charge."""
+    rows = owned(20)
+    for number, (owners, kind) in enumerate(
+        [(pa.array(["F1", " ", *["F2"] * 18]), MicrodataError), (pa.array([0.5] * 20), PlanError)]
+    ):
+        table = rows.set_column(rows.column_names.index("firm_id"), "firm_id", owners)
+        place = Place(
+            world(tmp_path / str(number), microdata=table, queries=[FIRMS], budget=[]), tmp_path / str(number)
+        )
+        with pytest.raises(kind) as refused:
+            submit(place)
+        assert "firm_id" in str(refused.value)
+        assert not any(state.counts for state in place.ledger().states())
+
+
+def test_owners_are_text_whatever_a_file_holds_them_as(tmp_path: Path) -> None:
+    """A firm that one file names 7 and another "7" is one, and counts once."""
+    (tmp_path / "microdata").mkdir()
+    for i, owners in enumerate([pa.array([7, 8]), pa.array(["7", "07"])]):
+        pq.write_table(records(2, first=2 * i).append_column("firm_id", owners), tmp_path / f"microdata/{i}.parquet")
+    plan = loaded(tmp_path, queries=[FIRMS | {"by": ["nation"]}], budget=[], naics=NAICS, counties=COUNTIES)
+    chunks = list(chunks_of(find(locate(tmp_path / "microdata"))))
+    with records_of(chunks, plan, DaskEngine(), locate(tmp_path / "private"), prepared=False) as (made, layout):
+        assert isinstance(made, list | tuple)
+        (totals,) = totals_of(layout, DaskEngine().sums(made, layout.spec))
+    assert totals.tolist() == [3]

@@ -37,7 +37,7 @@ FILES_OR_TABLE = "must have either path (files) or source (a table of Spark's ca
 COUNTS = "is for count: records alone; for a sum choose log"
 LEVELS = "known levels: " + ", ".join(ALL_LEVELS)
 KINDS = "known kinds: " + ", ".join(CATALOGUE)
-EITHER = "must have either sum (a measure) or count: records"
+EITHER = "must have either sum (a measure) or count: records or owners"
 
 CASES = [
     # names
@@ -122,7 +122,7 @@ CASES = [
     # statistics
     ("    count: records\n", "", f"queries[establishments]: {EITHER}"),
     ("count: records", "count: records\n    sum: payroll", f"queries[establishments]: {EITHER}"),
-    ("count: records", "count: firms", "queries[establishments].count: must be records"),
+    ("count: records", "count: firms", "queries[establishments].count: must be one of records, owners"),
     (
         "sum: employment",
         "sum: employees",
@@ -250,7 +250,7 @@ def test_all_mistakes_in_the_shape_then_all_in_the_meaning_come_out_in_the_order
         ("{name: a, count: records, by: [naics2, state], where: {state: ['01']}}", None),
         ("{name: employment, count: records, by: [naics4]}", "[0].name: another table has this name"),
         ("{name: a.csv, count: records, by: [naics4]}", "[0].name: must not end in .csv, the ending of a table's"),
-        ("{name: a, by: [naics4]}", "[a]: must have either sum (a measure) or count: records"),
+        ("{name: a, by: [naics4]}", "[a]: must have either sum (a measure) or count: records or owners"),
         ("{name: a, sum: pay, by: [naics4]}", "[a].sum: unknown measure; nearest known measure: payroll"),
         (
             "{name: a, count: records, by: [naics5]}",

@@ -20,9 +20,10 @@ from pipeline.release import input_records as duplicates
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support.world import COUNTIES, NAICS
+from udfs.records.contract import RULE_TEXT, Rule
 
 MOST = 2**63 - 1
-TWICE, DIFFERS = "holds a row id that stands more than once", "differs between rows of one id"
+TWICE, DIFFERS = "holds a row id that stands more than once", RULE_TEXT[Rule.DIFFERS]
 SCHEMA = pa.schema(
     [
         ("establishment_id", pa.string()),

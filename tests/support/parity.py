@@ -186,6 +186,30 @@ def rejected(folder: Path) -> Path:
     return _world(folder, table, as_csv, dataset=dataset, queries=queries, budget=OF_FIRMS, max_left_out=0.99)
 
 
+def owners(folder: Path) -> Path:
+    """Counts of firms, their size and main industry, of rows of one id added up; some bad, some outside the domain."""
+    table = again(records(2000))
+    naics, employment = (table.column(name).to_pylist() for name in ("naics", "employment"))
+    naics[::60], employment[::90] = ["999999"] * len(naics[::60]), [-1] * len(employment[::90])
+    table = table.set_column(1, "naics", pa.array(naics)).set_column(3, "employment", pa.array(employment))
+    table = table.append_column("firm_id", pa.array([f"F{i * i % 611}" for i in range(len(table))]))
+    domain = {
+        "naics": "domain/naics.csv",
+        "county": "domain/counties.csv",
+        "size": {"of": "employment", "classes": [0, 100, 500, 1000], "per": "owner"},
+        "main": {"of": "employment", "main": "naics2"},
+    }
+    queries = [
+        {"name": "firms", "count": "owners", "by": ["naics3", "state"], "mechanism": MECHANISMS["laplace"]},
+        {"name": "sizes", "count": "owners", "by": ["size", "main"], "mechanism": MECHANISMS["gaussian"]},
+        {"name": "jobs", "sum": "employment", "by": ["county", "size"], "mechanism": MECHANISMS["root"]},
+        {"name": "all", "count": "records", "by": ["main"], "where": {"size": ["0-99"]}, "mechanism": PARTS["others"]},
+    ]
+    dataset = {"duplicates": "combine", "bad_records": "drop", "unit": "firm_id"}
+    changes = {"dataset": dataset, "domain": domain, "queries": queries, "budget": OF_FIRMS, "max_left_out": 0.99}
+    return _world(folder, table, as_csv, **changes)
+
+
 def none(folder: Path) -> Path:
     """No record in any cell: the only one lies outside the domain."""
     outside = records(1).set_column(1, "naics", pa.array(["999999"]))
@@ -200,6 +224,7 @@ PLANS: Mapping[str, Callable[[Path], Path]] = {
     "other": other,
     "combined": combined,
     "rejected": rejected,
+    "owners": owners,
     "none": none,
 }
 

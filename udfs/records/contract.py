@@ -153,7 +153,7 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.OWNER: "names no owner: it is empty (null), or not UTF-8",
         Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
         Rule.TWICE: "holds a row id that stands more than once",
-        Rule.DIFFERS: "differs between rows of one id",
+        Rule.DIFFERS: "differs between rows of one id (combine adds up rows of one cell, else make the firm the unit)",
         Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
         Rule.LINE: "of a CSV file is no record: it has other fields than the header",
     }

@@ -57,6 +57,27 @@ class CodeColumn:
         return is_text_code(code)
 
 
+@dataclass(frozen=True, eq=False)
+class OwnerColumn:
+    """A key whose code follows from all good records of an owner: the class of their total of a measure ≥ 0, or, where
+    `of_code` is there, the number for which this total is largest, of equal ones the smallest number.
+
+    `key`, `of_code`: by which key records have numbers, and these by its codes, last OUTSIDE. `column`: where the codes
+    stand once owners' records were brought together; None before, where no record has one.
+    """
+
+    measure: str
+    lowest: tuple[int, ...] = ()
+    key: int = 0
+    of_code: Int64s | None = None
+    column: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of codes."""
+        return len(self.lowest) if self.of_code is None else int(self.of_code.max()) + 1
+
+
 @dataclass(frozen=True)
 class ClassColumn:
     """Classes of a measure ≥ 0 as a key; `lowest`: the lowest value of each class in steps, rising from 0."""
@@ -125,6 +146,11 @@ class RowCodes:
         rows = np.searchsorted(np.array(key.lowest[1:], dtype=np.int64), steps, side="right")
         return cls(np.arange(len(key.lowest), dtype=np.int64), rows, [])
 
+    @classmethod
+    def of_owners(cls, codes: Int64s, size: int) -> "RowCodes":
+        """Return codes of records below `size`, some of them OUTSIDE."""
+        return cls(np.append(np.arange(size, dtype=np.int64), OUTSIDE), np.where(codes < 0, size, codes), [])
+
     def numbers(self, of_code: Int64s) -> Int64s:
         """Return each record's number, given those of all codes and last that of codes in no list."""
         return np.take(np.where(self.indices >= 0, of_code[np.maximum(self.indices, 0)], of_code[-1]), self.rows)
@@ -165,10 +191,22 @@ class BaseCells:
 
 
 @dataclass(frozen=True, eq=False)
+class OwnerCount:
+    """A count of owners: the name of its addend, which is 1 in one record of each owner and cell, and the cells.
+
+    `base`: the number of the base that it is summed by.
+    """
+
+    addend: str
+    base: int
+    cells: BaseCells
+
+
+@dataclass(frozen=True, eq=False)
 class SumSpec:
     """All that one scan of the microdata has to do."""
 
-    keys: tuple[CodeColumn | ClassColumn, ...]
+    keys: tuple[CodeColumn | ClassColumn | OwnerColumn, ...]
     measures: tuple[MeasureColumn, ...]
     bases: tuple[BaseCells, ...]
     bad_records: Literal["refuse", "drop"]
@@ -176,6 +214,12 @@ class SumSpec:
     record: str | None = None  # the column that must name each record, where row ids are compared
     also: tuple[str, ...] = ()  # columns that are read beside those, and not looked at
     further_statistics: tuple[Statistic, ...] = ()  # beside the count and the measures' sums
+    owner_counts: tuple[OwnerCount, ...] = ()  # whose addends are still to be made
+
+    @property
+    def needs_owners(self) -> bool:
+        """Whether the records of each owner must be brought together before anything is summed."""
+        return bool(self.owner_counts) or any(isinstance(k, OwnerColumn) and k.column is None for k in self.keys)
 
     @property
     def code_columns(self) -> dict[str, CodeColumn]:
@@ -187,6 +231,7 @@ class SumSpec:
         """The columns that are read."""
         named = [*self.code_columns, *(m.column for m in self.measures)]
         named += [column for column in (self.owner, self.record) if column is not None]
+        named += [key.column for key in self.keys if isinstance(key, OwnerColumn) and key.column is not None]
         return list(dict.fromkeys([*named, *self.also]))
 
     @property
@@ -276,7 +321,7 @@ class Decoder:
             values[measure.name], broken_rows = contract.whole_steps(batch.column(measure.column), measure)
             faults += broken_rows
         keys = tuple(
-            coded[key.column] if isinstance(key, CodeColumn) else RowCodes.of_classes(values[key.measure], key)
+            coded[key.column] if isinstance(key, CodeColumn) else _follows(key, values[key.measure], batch)
             for key in spec.keys
         )
         values = {total.addend: total.addends(values, len(batch)) for total in spec.statistics}
@@ -286,3 +331,11 @@ class Decoder:
         reported = faults if spec.bad_records == "refuse" else []
         broken = frozenset(spec.broken_cell(column, rule) for column, rule, _ in reported)
         return Records(keys, values, good, broken, faults)
+
+
+def _follows(key: ClassColumn | OwnerColumn, steps: Int64s, batch: pa.RecordBatch) -> RowCodes:
+    if isinstance(key, ClassColumn):
+        return RowCodes.of_classes(steps, key)
+    if key.column is None:
+        return RowCodes(np.array([ABSENT]), np.zeros(len(batch), dtype=np.int64), [])
+    return RowCodes.of_owners(batch.column(key.column).to_numpy(), key.size)

@@ -40,6 +40,7 @@ class QueryLoss:
     step: Fraction  # the addend's unit
     part_of: Mapping[int, Int64s]
     mechanisms: tuple[Mechanism, ...]  # of the parts
+    most: int | None = None  # the largest influence of a unit on one cell
 
     def __post_init__(self) -> None:
         for mechanism in self.mechanisms:
@@ -177,6 +178,8 @@ def unit_losses(query: QueryLoss, rows: UnitRows) -> tuple[Floats, Floats]:
     influences = rows.influences[order]
     high, low = (np.add.reduceat(limb, starts) for limb in (influences >> LIMB, influences & LOW))
     sums = high.astype(np.float64) * 2.0**LIMB + low.astype(np.float64)
+    if query.most is not None:
+        sums = np.minimum(sums, query.most)
     influence = sums * float(query.step.numerator) / float(query.step.denominator)
     losses = query.loss_of(query.influence_above(sums), rows.parts[order][starts])
     of_unit = units[starts]

@@ -15,7 +15,7 @@ import numpy as np
 
 from udfs.numbers.arrays import Int64s
 
-RECORDS = "records"  # what a plan writes beside `count`
+RECORDS, OWNERS = "records", "owners"  # what a plan writes beside `count`
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Statistic(ABC):
     reads_measure: ClassVar[bool] = True
     counts: ClassVar[bool] = False  # whether every record has the influence 1
     can_be_negative: ClassVar[bool] = False  # whether addends can be below 0 where values of the measure are
+    counted: ClassVar[str] = RECORDS  # what is counted, where no measure is read
+    most: ClassVar[int | None] = None  # the largest influence of a unit on one cell, whatever its records there
 
     def __post_init__(self) -> None:
         if self.reads_measure != (self.measure is not None):
@@ -48,16 +50,21 @@ class Statistic(ABC):
     @property
     def label(self) -> str:
         """The statistic in words, such as "sum of employment"."""
-        return f"{self.kind.replace('_', ' ')} of {self.measure or RECORDS}"
+        return f"{self.kind.replace('_', ' ')} of {self.measure or self.counted}"
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the total of several cells is the sum of theirs: not where one unit counts once in each of them."""
+        return self.most is None
 
     @property
     def addend(self) -> str:
         """The name of the column of addends and their sums; only that of a plain sum is a measure's name."""
-        return f"({self.kind} of {self.measure or RECORDS})"
+        return f"({self.kind} of {self.measure or self.counted})"
 
     def to_json(self) -> dict[str, str]:
         """Return the statistic as a plan writes it."""
-        return {self.kind: self.measure or RECORDS}
+        return {self.kind: self.measure or self.counted}
 
     @property
     @abstractmethod
@@ -112,6 +119,20 @@ class Count(Statistic):
 
 
 @dataclass(frozen=True)
+class CountOwners(Count):
+    """The number of owners with a record: each at most once in a cell, whatever its records there.
+
+    The unit is the owner: with all its records it moves each cell that it has one in by exactly 1. What a record adds
+    depends on its owner's others (`by_owner` in sums.py), so sums of cells count an owner once for each.
+    """
+
+    counted = OWNERS
+    most = 1
+    addend = "(owners)"
+    formula = "1; of a firm 1 in each cell that it has a record in"
+
+
+@dataclass(frozen=True)
 class Sum(Statistic):
     """The sum of a measure."""
 
@@ -145,5 +166,5 @@ STATISTICS: Mapping[str, type[Statistic]] = MappingProxyType({statistic.kind: st
 def statistic_of(data: Mapping[str, Any]) -> Statistic:
     """Return the statistic that `to_json` wrote."""
     (kind, value), *_ = data.items()
-    statistic = STATISTICS[kind]
+    statistic = CountOwners if (kind, value) == (Count.kind, OWNERS) else STATISTICS[kind]
     return statistic(value) if statistic.reads_measure else statistic()

@@ -11,15 +11,16 @@ throughout. Where a sum of an addend leaves 64 bits, a column HIGH + addend has 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from udfs.numbers.arrays import LARGEST, Int64s, Mask, Wide
-from udfs.records.contract import Fault, Rule, distinct, ranked
-from udfs.records.decoding import KEPT, LEFT_OUT, Records, SumSpec, decoder_of
+from udfs.records.contract import Fault, MeasureColumn, Rule, distinct, ranked
+from udfs.records.decoding import KEPT, LEFT_OUT, OUTSIDE, OwnerColumn, Records, RowCodes, SumSpec, decoder_of
 
 Frame = dict[str, Int64s]  # CELL first, then addends, then higher words
 CELL = "(cell)"
@@ -137,7 +138,12 @@ def empty_frame(addends: Iterable[str]) -> Frame:
 
 
 def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Frame:
-    """Return the frame of sums over `batches`; memory is that of a batch and of the domain's cells."""
+    """Return the frame of sums over `batches`; memory is that of a batch and of the domain's cells.
+
+    Raises ValueError where owners' records had to be brought together first (`by_owner`).
+    """
+    if spec.needs_owners:
+        raise ValueError("sums by what follows from all records of an owner, before they were brought together")
     sums = ExactSums(spec.offsets[-1], spec.addends)
     broken: set[int] = set()
     counts = UNCOUNTED
@@ -271,10 +277,83 @@ def _any(of_row: Int64s, rows: Mask, count: int) -> Mask:
 
 
 def _added(steps: Int64s, of_row: Int64s, count: int) -> tuple[Int64s, Mask]:
+    sums = _sums(steps, of_row, count)
+    return np.where(sums.beyond, 0, sums.low), sums.beyond
+
+
+def _sums(steps: Int64s, of_row: Int64s, count: int) -> Wide:
     def added(limbs: Int64s) -> Int64s:
         sums = np.zeros(count, dtype=np.int64)
         np.add.at(sums, of_row, limbs)
         return sums
 
-    sums = Wide(steps).summed(added)
-    return np.where(sums.beyond, 0, sums.low), sums.beyond
+    return Wide(steps).summed(added)
+
+
+# All records of some owners → what follows from them together: the codes of owners, and in which cells an owner counts.
+#
+# Good records count alone, also those outside the domain: so what an owner adds anywhere depends on its own records.
+
+OF_OWNER = "(of owner {})"  # the column of a key's codes; no measure has such a name
+
+
+def owners_known(spec: SumSpec) -> SumSpec:
+    """Return the scan `spec` of records that have the columns of `by_owner`."""
+    marks = (MeasureColumn(each.addend, each.addend, Fraction(1), nonnegative=True) for each in spec.owner_counts)
+    keys = tuple(
+        replace(key, column=OF_OWNER.format(number)) if isinstance(key, OwnerColumn) else key
+        for number, key in enumerate(spec.keys)
+    )
+    return replace(spec, keys=keys, measures=(*spec.measures, *marks), owner_counts=())
+
+
+def by_owner(records: Records, owners: pa.Array, spec: SumSpec) -> dict[str, Int64s]:
+    """Return columns of all records of some owners: codes of the keys that follow from these, and addends of counts.
+
+    `owners`: their names. An owner's code of a key is one for all its records, OUTSIDE where it has none. Of its good
+    records in one cell of a count one has the addend 1, all others 0: each owner counts once in every cell it is in.
+    """
+    names, of_row = distinct(owners)
+    good = np.ones(records.size, dtype=np.bool_) if records.good is None else records.good
+    columns: dict[str, Int64s] = {}
+    keys = list(records.keys)
+    for number, key in enumerate(spec.keys):
+        if isinstance(key, OwnerColumn):
+            codes = _codes_of_owners(records, key, np.where(good, of_row, len(names)), len(names))[of_row]
+            columns[OF_OWNER.format(number)] = codes
+            keys[number] = RowCodes.of_owners(codes, key.size)
+    coded = replace(records, keys=tuple(keys))
+    for count in spec.owner_counts:
+        cells, inside = coded.cells(count.cells)
+        of_base = coded.cells(spec.bases[count.base])[1]
+        met = np.logical_and.reduce([good, *(mask for mask in (inside, of_base) if mask is not None)])
+        columns[count.addend] = _first_of_each(of_row, cells, met)
+    return columns
+
+
+def _codes_of_owners(records: Records, key: OwnerColumn, of_row: Int64s, owners: int) -> Int64s:
+    """Return each owner's code from its records, of which those of owner number `owners` count for none."""
+    steps = records.values[key.measure]
+    if key.of_code is None:
+        totals = _sums(steps, of_row, owners + 1).held()[:owners]
+        return np.searchsorted(np.array(key.lowest[1:], dtype=np.int64), totals, side="right").astype(np.int64)
+    numbers = records.keys[key.key].numbers(key.of_code)
+    mine = np.flatnonzero((of_row < owners) & (numbers >= 0))
+    pairs, which = np.unique(np.stack([of_row[mine], numbers[mine]]), axis=1, return_inverse=True)
+    totals = _sums(steps[mine], which.ravel(), pairs.shape[1]).held()
+    order = np.lexsort((pairs[1], -totals, pairs[0]))  # of an owner the largest total first, of equal ones the lowest
+    of_owner, first = np.unique(pairs[0][order], return_index=True)
+    codes = np.full(owners, OUTSIDE, dtype=np.int64)
+    codes[of_owner] = pairs[1][order][first]
+    return codes
+
+
+def _first_of_each(owners: Int64s, cells: Int64s, met: Mask) -> Int64s:
+    """Return 1 for one record `met` of each owner and cell that have one, 0 for all others."""
+    marks = np.zeros(len(met), dtype=np.int64)
+    rows = np.flatnonzero(met)
+    order = rows[np.lexsort((cells[rows], owners[rows]))]
+    new = np.ones(len(order), dtype=np.bool_)
+    new[1:] = (np.diff(owners[order]) != 0) | (np.diff(cells[order]) != 0)
+    marks[order[new]] = 1
+    return marks

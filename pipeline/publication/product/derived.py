@@ -235,6 +235,8 @@ def ratio_by_cell(source: Source, numerator: str, denominator: str, interval: fl
 def share_by_cell(source: Source, table: str, interval: float) -> DerivedTable:
     """Return the share that each cell of a table has of the sum of all its cells."""
     of = source.table(table, (1 + interval) / 2)
+    if not of.facts.statistic.adds_up:
+        raise PlanError(f"{arg('share', table)}: owners count once in each cell, so that its cells do not add up")
     if not of.finite:
         raise PlanError(f"{arg('share', table)}: its noise has no variance: pick cells by {arg('where')}")
     together, covariance = source.table_sum(table)

@@ -81,10 +81,11 @@ class Cells:
                 names = " or ".join(codes)
                 raise PlanError(f"{file}: column {shown.name}: the table {source.name} has no {level} {names}")
         over = [level for level in grid.codes if level not in rows.by and len(of.get(level, grid.codes[level])) > 1]
-        if over and not source.additive:
+        if over and not (source.additive and source.adds_up):
+            noise = "noise is not additive, so that errors of sums are not known"
             raise PlanError(
                 f"{file}: column {shown.name} is a sum over {', '.join(over)} of the table {source.name}, whose "
-                "noise is not additive, so that errors of sums are not known: release a table without "
+                f"{noise if source.adds_up else 'cells each count an owner'}: release a table without "
                 f"{'these levels' if len(over) > 1 else 'this level'}"
             )
         return cls(grid, of, tuple(rows.by[1:]), bool(over))

@@ -43,7 +43,7 @@ class ShownTable:
     """A table that a product shows: `released`, or with `estimates` in front, which may also stand alone.
 
     `group`: the number of the tables that its estimates add up with. `expected`: whether errors of estimates hold at
-    expected totals alone. `kept`: its cells in the order of other `levels`.
+    expected totals alone. `kept`: its cells in the order of other `levels`. `adds_up`: whether sums of them are totals.
     """
 
     name: str
@@ -52,6 +52,7 @@ class ShownTable:
     group: int | None = None
     expected: bool = False
     kept: "Kept | None" = None
+    adds_up: bool = True
 
     @property
     def own(self) -> Source:
@@ -290,9 +291,10 @@ class ShownTables:
         if len(estimates) > 1:
             raise PlanError(f"{estimates[0]} and {estimates[1]}: both hold reconciled tables: give one such folder")
         sources, facts = released(manifests)
-        tables = {name: ShownTable(name, source) for name, source in sources.items()}
         lists = {name: data for each in manifests for name, data in description_of(each)[1].items()}
         structures = [structure_of(each) for each in manifests if STRUCTURE in each.files]
+        alone = {name for of in structures for name, each in of.tables.items() if not each.statistic.adds_up}
+        tables = {name: ShownTable(name, source, adds_up=name not in alone) for name, source in sources.items()}
         derived = frozenset(name for each in structures for name in each.derived)
         if not estimates:
             return cls(tables, facts, None, lists, {}, derived)
@@ -308,10 +310,12 @@ class ShownTables:
         by = {**structure.tables, **structure.derived}
         for name, about in manifest["tables"].items():
             files = (manifest.files[f"tables/{name}.parquet"],)
-            measure = by[name].statistic.measure
+            statistic = by[name].statistic
+            measure = statistic.measure
             step = 1 if measure is None else structure.measures[measure]["step"]
             source = Source(name, folder, files, about["rows"], by[name].by, {"step": step}, interval)
-            tables[name] = ShownTable(name, sources.get(name), source, about["group"], about["at_expected_totals"])
+            shown = ShownTable(name, sources.get(name), source, about["group"], about["at_expected_totals"])
+            tables[name] = replace(shown, adds_up=statistic.adds_up)
         about = {"manifest_sha256": manifest.sha256, "tables": sorted(manifest["tables"])}
         lists = description_of(manifest)[1] | lists
         derived |= {name for name, each in manifest["tables"].items() if each.get("derived")}

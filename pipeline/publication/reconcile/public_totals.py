@@ -22,7 +22,7 @@ from pipeline.publication.release_folder import VALUE
 from pipeline.storage.paths import LARGEST_LIST, open_input
 from udfs.estimates.tables import Observed, Sums, common, joint_positions
 from udfs.numbers.arrays import Floats
-from udfs.records.statistics import RECORDS, Statistic
+from udfs.records.statistics import Statistic
 
 LARGEST: Final = 2.0**63  # steps: totals are held below it
 
@@ -38,8 +38,8 @@ class PublicTotals:
 
 
 def measure_of(statistic: Statistic) -> str:
-    """Return the name by which a call names what tables total: a measure, or records where they are counted."""
-    return statistic.measure or RECORDS
+    """Return the name by which a call names what tables total: a measure, or records or owners, which are counted."""
+    return statistic.measure or statistic.counted
 
 
 def read_totals(path: Path, statistic: Statistic, domain: Domain, step: Fraction) -> PublicTotals:

@@ -232,7 +232,7 @@ class Published(Releases):
         for level, codes in where.items():
             for code in codes:
                 self.structure.domain.require_code(level, code)
-        reason, any_tells = "", False
+        reason, twice, any_tells = "", "", False
         for table in self.tables.values():
             if measure_of(table.statistic) != of or not table.cells.size:
                 continue
@@ -242,10 +242,13 @@ class Published(Releases):
             except PlanError as error:
                 reason = str(error)
             else:
+                if not table.statistic.adds_up and int(mask.sum()) != 1:
+                    twice = f"{table.name}: owners count once in each cell, so that counts of several do not add up"
+                    continue
                 any_tells = True
                 yield Cells(table, self.structures[str(table.source.folder)].interval, atoms, mask)
         if not any_tells:
-            raise PlanError(f"no published table of {of} has these cells, or finer ones: {reason}")
+            raise PlanError(f"no published table of {of} has these cells, or finer ones: {twice or reason}")
 
     def total(self, of: str, where: Where, coverage: float) -> Total:
         """Return the total; PlanError where no table tells it, or its error."""

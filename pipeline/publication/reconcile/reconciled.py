@@ -114,8 +114,8 @@ class Reconciliation(Releases):
 
     @cached_property
     def statistics(self) -> Mapping[str, Statistic]:
-        """What tables total, by measure."""
-        return {measure_of(group.statistic): group.statistic for group in self.groups}
+        """What tables total, by measure, where cells add up to others."""
+        return {measure_of(group.statistic): group.statistic for group in self.groups if group.statistic.adds_up}
 
     def _fixed_totals(self) -> list[tuple[Statistic, PublicTotals]]:
         fixed = []
@@ -270,7 +270,7 @@ class Reconciliation(Releases):
         They leave other records out, those without a listed code in keys that only some of them use.
         """
         keys_of: dict[str, list[frozenset[str]]] = {}
-        for group in self.groups:
+        for group in (each for each in self.groups if each.statistic.adds_up):
             keys_of.setdefault(measure_of(group.statistic), []).append(group.keys)
         return {
             name: f"{len(keys)} groups of tables, which leave other records out, do not meet: "
@@ -298,8 +298,10 @@ class Reconciliation(Releases):
         for level, codes in where.items():
             for code in codes:
                 domain.require_code(level, code)
-        if of is None and len(self.statistics) > 1:
-            raise PlanError(f"{arg('of')} is needed: tables total {', '.join(self.statistics)}")
+        if of is None and len(self.statistics) != 1:
+            raise PlanError(
+                f"{arg('of')} is needed: tables total {', '.join(self.statistics) or 'nothing that adds up'}"
+            )
         measure = of or next(iter(self.statistics))
         if measure not in self.statistics:
             raise PlanError(

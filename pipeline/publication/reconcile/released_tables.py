@@ -273,11 +273,12 @@ def _difference(one: Domain, other: Domain) -> str:
 
 def groups_of(tables: Sequence[ReleasedTable]) -> Iterator[Group]:
     """Yield the groups of tables with cells, in the order of their first tables."""
-    members_of: dict[tuple[Statistic, frozenset[str]], list[ReleasedTable]] = {}
+    members_of: dict[tuple[Statistic, frozenset[str], str], list[ReleasedTable]] = {}
     for each in tables:
         if each.cells.size:
-            members_of.setdefault((each.statistic, each.facts.keys(each.domain)), []).append(each)
-    for (statistic, keys), members in members_of.items():
+            alone = "" if each.statistic.adds_up else each.name  # no other table's cells tell anything of its own
+            members_of.setdefault((each.statistic, each.facts.keys(each.domain), alone), []).append(each)
+    for (statistic, keys, _), members in members_of.items():
         yield Group(statistic, keys, tuple(members))
 
 

@@ -202,7 +202,7 @@ def coarse_of(
     cells = of.cells(domain)
     for other in sorted(facts["tables"], key=lambda each: -int(each["cells"])):
         name, table = other["name"], structure.tables[other["name"]]
-        alike = (table.statistic, table.where) == (of.statistic, of.where)
+        alike = of.statistic.adds_up and (table.statistic, table.where) == (of.statistic, of.where)
         if name in shown and alike and other["cells"] and _rolls_up(cells, table.cells(domain)):
             nonnegative = other.get("nonnegative", False)
             figures = Figures.read(table.cells(domain), read(name), other["cells"], nonnegative=nonnegative)

@@ -1,6 +1,6 @@
 """Writes the public site of an attempt beside its tables: pages, data files, boundaries, and what they say as JSON."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,7 @@ from pipeline.base.log import counted
 from pipeline.base.plain import source_of
 from pipeline.engines.writers import FORMATS, PARQUET
 from pipeline.plan.model import VALUES
-from pipeline.plan.structure import Structure
+from pipeline.plan.structure import Structure, TableFacts
 from pipeline.publication.description import METADATA, NOT_ADDING, SITE, SUMS, Description, Facts
 from pipeline.publication.manifest import (
     PRODUCT,
@@ -214,7 +214,7 @@ def make_site(
         _require_facts(facts, {table["query"] for table in manifest["tables"]})
     structure = structure_of(manifest)
     tables, abouts = {table["query"]: table for table in manifest["tables"]}, {t["name"]: t for t in facts["tables"]}
-    estimates = {} if reconciled is None else _estimates(manifest, reconciled, tables)
+    estimates = {} if reconciled is None else _estimates(manifest, reconciled, structure.tables)
     derived = {} if reconciled is None else _estimates(manifest, reconciled, structure.derived)
     loads = None if product is None else _made_of(manifest, product, PRODUCT)
 
@@ -307,13 +307,13 @@ def in_whole_units(estimates: pa.Table, released: pa.Table | None, step: float) 
     return pa.table({"value": estimates[DISPLAY], "lower": lower, "upper": upper, "standard_error": error})
 
 
-def _estimates(release: Manifest, reconciled: Location, tables: Collection[str]) -> dict[str, dict[str, Any]]:
+def _estimates(release: Manifest, reconciled: Location, tables: Mapping[str, TableFacts]) -> dict[str, dict[str, Any]]:
     made = _made_of(release, reconciled, RECONCILED)
     interval = made["options"]["interval"]
     return {
         name: {**made.files[f"tables/{name}.parquet"], "interval": interval}
         for name in made["tables"]
-        if name in tables
+        if name in tables and tables[name].statistic.adds_up  # others stay as they were released
     }
 
 
