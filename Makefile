@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 RECORDS ?= 1000000
 BIN := .venv/bin
+CORE := .venv/.core
 READY := .venv/.ready
 WORK := .work
 AIRFLOW := $(WORK)/airflow
@@ -16,28 +17,31 @@ LEDGER := $(WORK)/ledger/ledger.sqlite
 help: ## show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
-$(READY): pyproject.toml constraints.txt
+# What a release needs, and beside it the extras with the tools of tests and documents.
+$(CORE): INSTALLED = -e .
+$(READY): INSTALLED = -e '.[all,dev,docs]'
+$(CORE) $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt -e '.[all,dev,docs]'; \
+		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt $(INSTALLED); \
 	else \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev,docs]'; \
+		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(INSTALLED); \
 	fi
-	@touch $@
+	@touch $(CORE) $@
 
 .PHONY: setup
 setup: $(READY) ## install prdp and its tools into .venv
 
-$(WORK)/data/plan.yaml: | $(READY)
+$(WORK)/data/plan.yaml: | $(CORE)
 	$(BIN)/prdp generate --records $(RECORDS) --out $(WORK)/data
 
 .PRECIOUS: $(LEDGER)
-$(LEDGER): | $(READY)
+$(LEDGER): | $(CORE)
 	$(BIN)/prdp ledger create $(LEDGER)
 
 .PHONY: release
-release: $(READY) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if there are none, and release them on Dask
+release: $(CORE) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if there are none, and release them on Dask
 	$(BIN)/prdp release $(WORK)/data/plan.yaml --out $(WORK)/releases --ledger $(LEDGER)
 
 .PHONY: cbp
