@@ -73,7 +73,7 @@ def _head(verdict: Verdict) -> list[str]:
 
 def _totals(verdict: Verdict) -> list[str]:
     if not verdict.standings:
-        return [f"no limit and no reference: give {arg('at')}, for instance {arg('at')} employment=10"]
+        return [f"no limit and no reference: {_any_reference(verdict.plan)}"]
     rows = [[f"loss of every {verdict.plan.protected[0]} no larger than", "rho", "limit", ""]]
     shown = _nearest(verdict.standings, MOST_REFERENCES)
     for i, each in shown.items():
@@ -128,6 +128,13 @@ def _divided(plan: Plan, remedy: Remedy) -> str:
     mechanisms = (each for query in plan.queries if remedy.table in (None, query.name) for each in query.mechanisms)
     names = {name for each in mechanisms if SCALES.get(name := scale_of(type(each)) or "", 1) < 0}
     return f" ({', '.join(sorted(names))}: divided by it, rounded down to three digits)" if names else ""
+
+
+def _any_reference(plan: Plan) -> str:
+    values = ",".join(
+        f"{name}=10" for name in sorted({name for each in plan.queries for name in each.statistic.measures})
+    )
+    return f"give {arg('at')}, for instance {arg('at')} {values}"
 
 
 def _together(plan: Plan) -> dict[str, list[str]]:
@@ -273,7 +280,7 @@ def render(explained: Json, plan: Plan) -> str:
     lines += plain.aligned([[name, plain.loss_text(loss), interpretation_text(means)] for name, loss, means in rows])
     lines += posterior_lines(names, interpreted)
     if not totals:
-        lines.append(f"    (no reference: give {arg('at')}, for instance {arg('at')} employment=10)")
+        lines.append(f"    (no reference: {_any_reference(plan)})")
     classes = len(rows) > len(totals)
     stated = (*OF_CLASSES, *OF_RECORDS[1:]) if classes else OF_RECORDS if owner is None else OF_FIRMS
     lines += ["", *loss_lines(plan), "", *(named(text, plan.unit_names) for text in stated), *NOTES]
