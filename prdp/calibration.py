@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
-from prdp.declared import Arg, Result, documented, table
-from udfs.numbers.exact import exact, up_float
+from prdp.declared import Arg, Number, Result, documented, number_of, table
+from udfs.numbers.exact import up_float
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from prdp.runs import Economy
 
 
-Number = int | float | str | Fraction
 NOTHING: Mapping[str, str] = {}
-LARGEST = 10**300
 PLAN = "a plan with mechanisms that say calibrate:, or a draft with a key calibrate of its own"
 WRITTEN = "write the plan, in its own folder, with every calibrate: replaced by its solution"
 VARIABLE = "the value of a variable of PLAN; or of a parameter of --kind that is fixed"
@@ -55,6 +53,7 @@ class OfDraft(TypedDict, total=False):
     like: Annotated[str, Arg("a draft: totals that add up to published figures, cbp-2010 or cbp-2011", "FIGURES")]
     states: Annotated[list[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
     seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")]
+    times: Annotated[Number, Arg("a draft: all its limits so many times as large, and no share of cells wished", "X")]
     frontier: Annotated[bool, Arg("a draft of usable cells: what it is worth at smaller and larger limits")]
     plot: Annotated[str | Path, Arg("with --frontier: draw it into an SVG or PNG file", "FILE")]
     command_log: Log | None
@@ -160,8 +159,8 @@ def _of_plan(
     if log is not None and {"records", "like"} & drawn.keys():
         drawn["command_log"] = log
     if asks_frontier:
-        if out is not None:
-            raise PlanError(f"{arg('out')}: cannot be combined with {arg('frontier')}; leave it out")
+        if unfit := ["out"] * (out is not None) + ["times"] * ("times" in drawn):
+            raise PlanError(f"{arg(unfit[0])}: cannot be combined with {arg('frontier')}; leave it out")
         return frontier(path, set=set, **drawn)
     if "plot" in drawn:
         raise PlanError(f"{arg('plot')}: needs {arg('frontier')} beside it")
@@ -341,7 +340,7 @@ def epsilon(
     """
     from pipeline.accounting.convert import approximate_epsilon  # noqa: PLC0415 — NumPy
 
-    return approximate_epsilon(up_float(_number("rho", rho)), _delta(delta))
+    return approximate_epsilon(up_float(number_of("rho", rho)), _delta(delta))
 
 
 @documented
@@ -359,22 +358,12 @@ def rho(
     """
     from pipeline.accounting.convert import largest_rho  # noqa: PLC0415 — NumPy
 
-    return largest_rho(_below(_number("epsilon", epsilon)), _delta(delta))
-
-
-def _number(name: str, value: Number) -> Fraction:
-    try:
-        number = exact(value)
-    except (TypeError, ValueError):
-        raise PlanError(f"{arg(name)}: must be a number") from None
-    if not 0 < number <= LARGEST:
-        raise PlanError(f"{arg(name)}: must be above 0 and at most 1e300")
-    return number
+    return largest_rho(_below(number_of("epsilon", epsilon)), _delta(delta))
 
 
 def _delta(delta: Number) -> float:
     """Return δ, rounded down."""
-    number = _below(_number("delta", delta))
+    number = _below(number_of("delta", delta))
     if not 0 < number < 1:
         raise PlanError(f"{arg('delta')}: must be above 0 and below 1")
     return number

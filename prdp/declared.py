@@ -6,10 +6,12 @@ Locations among them are paths or URIs, as users write them.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, arg
+from udfs.numbers.exact import exact
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
     from pipeline.storage.location import Location
 
 LocationLike = str | os.PathLike[str]
+Number = int | float | str | Fraction
+LARGEST = 10**300
+
+
+def number_of(name: str, value: Number) -> Fraction:
+    """Return the number that an argument stands for; PlanError where it is none, not above 0, or above 1e300."""
+    try:
+        number = exact(value)
+    except (TypeError, ValueError):
+        raise PlanError(f"{arg(name)}: must be a number") from None
+    if not 0 < number <= LARGEST:
+        raise PlanError(f"{arg(name)}: must be above 0 and at most 1e300")
+    return number
 
 
 def location(at: LocationLike, what: str) -> "Location":

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pipeline.base.errors import Interrupted, PlanError, arg
-from pipeline.plan.load import NOTHING, filled, plan_of
+from pipeline.plan.load import NOTHING, draft_of, filled, plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_schema import DomainSpec, ListSpec
 from pipeline.plan.plan_text import PlanText, public_file, read_text, text_of
-from prdp.declared import Arg, Data, LocationLike, documented, location
+from prdp.declared import Arg, Data, LocationLike, documented, location, number_of
+from prdp.declared import Number as AnyNumber
 from prdp.explanation import Change, Explanation, Number, Reference, explanation
 from prdp.runs import DataLike, Economy, OnLedger, Run, Runner, economy_of, microdata_of, out_of
 
@@ -304,22 +305,28 @@ def allocate(
     set: Mapping[str, str] = NOTHING,
     records: Annotated[int | None, Arg("of so many synthetic establishments", "N", "at_least_one")] = None,
     seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")] = 0,
+    times: AnyNumber | None = None,
     **options: Unpack[Economy],
 ) -> Allocation:
     """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.
 
     Guarantee: the plan keeps every limit that the draft names by its own total policy, exactly. Of `records` or `like`
-    are the totals and sizes that the draft leaves open: the median of a table's cells above 0, and all of these.
-    `folder` and `set` are those of `load_plan`.
+    are the totals and sizes that the draft leaves open: the median of a table's cells above 0, and all of these. With
+    `times` all limits are so many times as large, also in the plan, and no share of cells is wished. `folder` and
+    `set` are those of `load_plan`.
 
     Raises:
         BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
         PlanError: The draft is wrong, or noise cannot be so accurate.
     """
-    from pipeline.planning.explain.allocated import allocated_plan  # noqa: PLC0415
+    from pipeline.planning.explain.allocated import allocated_plan, scaled  # noqa: PLC0415
 
+    factor = None if times is None else number_of("times", times)
     with sized(draft, folder, set, records, seed, options) as (text, path, made):
-        result, final = allocated_plan(text, path, None if out is None else Path(out), set, made)
+        meant = text
+        if factor is not None and draft_of(text, path, set)[1].calibrate is not None:
+            meant = scaled(text, factor)
+        result, final = allocated_plan(meant, path, None if out is None else Path(out), set, made)
     return Allocation(_plan(final, path, set), result)
 
 

@@ -357,11 +357,19 @@ def _sized(plan: Plan, totals: Totals) -> list[SizedCells]:
 
 
 def sized_cells(origin: Origin, started: Callable[[], AbstractContextManager[Engine]], plan: Plan) -> list[SizedCells]:
-    """Return the cells of each of a plan's tables by their true total, of synthetic or declared public microdata."""
+    """Return the cells of each of a plan's tables by their true total, of synthetic or declared public microdata.
+
+    One scan a statistic: the totals of all tables at once take twice the memory.
+    """
+    cells: dict[str, SizedCells] = {}
     with tempfile.TemporaryDirectory(prefix="prdp-sizes-") as name, started() as engine:
         folder = Path(name)
-        with _scanned(plan, Economy(origin, folder).for_plan(plan), engine, folder) as scan:
-            return _sized(plan, scan.totals)
+        microdata = Economy(origin, folder).for_plan(plan)
+        for statistic in dict.fromkeys(query.statistic for query in plan.queries):
+            some = replace(plan, queries=tuple(query for query in plan.queries if query.statistic == statistic))
+            with _scanned(some, microdata, engine, folder) as scan:
+                cells |= zip((query.name for query in some.queries), _sized(some, scan.totals), strict=True)
+    return [cells[query.name] for query in plan.queries]
 
 
 def _losses_json(counts: Mapping[Key, Counts], plan: Plan) -> dict[str, Any]:

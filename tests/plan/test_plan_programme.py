@@ -129,6 +129,24 @@ def test_the_frontier_rises_with_the_limits_and_says_what_wishes_need(draft: Pat
     assert json.loads(json.dumps(result.to_json())) == result.to_json()
 
 
+def test_records_lose_what_a_frontier_says_in_the_plan_of_such_limits(draft: Path) -> None:
+    """Both know the losses of records between and below the limits; the plan's budget is a tenth as well."""
+    head, rest = DRAFT.split("  limits:\n")
+    limits, rest = rest.split("  queries:\n")
+    draft.write_text(f"{head}  queries:\n{rest}budget:\n{limits}")
+    point = prdp.frontier(draft)["frontier"][0]
+    made = prdp.allocate(draft, times="0.1").plan
+    assert [limit["rho"] for limit in made.source["budget"]] == [0.2, 10]
+    assert sorted(point["derived"]) == [table["name"] for table in made.source.get("derived", ())]
+    losses = {each["at"]["employment"]: each["rho"] for each in point["losses"]}
+    assert list(losses) == [1, 10, 100, 1000, 5000]
+    assert losses[10] <= 0.2
+    assert losses[5000] <= 10
+    assert list(losses.values()) == sorted(losses.values())
+    for each in point["losses"]:
+        assert each["rho"] == pytest.approx(made.explain(at=each["at"]).totals.rho.max(), rel=1e-9)
+
+
 WRONG = [
     (
         "    - &gaussian {kind: gaussian, calibrate: plan}\n",

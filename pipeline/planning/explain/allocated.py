@@ -36,7 +36,7 @@ from pipeline.planning.explain.resolved import (
     written_text,
 )
 from udfs.mechanisms.base import Mechanism
-from udfs.numbers.exact import as_json, bound_text, up_float
+from udfs.numbers.exact import as_json, bound_text, exact, up_float
 
 Json = Mapping[str, Any]
 NEAR_EXACT = 0.1  # of a scale's logarithm: with so much less noise values would be exact but for half a step
@@ -51,6 +51,16 @@ UNITS = (
     "let the draft minimise: relative_error, or give weights"
 )
 MOST_WISHES = 5  # wishes of which a refusal says what could be had
+
+
+def scaled(text: PlanText, times: Fraction) -> PlanText:
+    """Return a draft without mistakes with all its limits so many times as large, and no share of cells wished."""
+    data = unshared(text.data)
+    for limit in (*data["calibrate"].get("limits", ()), *data.get("budget", ())):
+        limit["rho"] = as_json(exact(limit["rho"]) * times)
+    for wish in data["calibrate"].get("queries", {}).values():
+        wish.pop("usable", None)
+    return replace(text, data=data)
 
 
 def allocated_plan(

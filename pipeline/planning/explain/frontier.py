@@ -1,34 +1,39 @@
 """What a programme is worth at smaller and larger limits, and the smallest ones that its wishes need; no microdata.
 
 Result: for each factor of FACTORS all limits of a draft are so many times as large, and its tables have the scales,
-kinds and measured tables with which most cells are usable; wishes are then left aside. `needed` is the factor with
-which the wishes are just met. Local optima: a better programme may exist.
+kinds and measured tables with which most cells are usable; wishes are then left aside. Beside it what records of
+several sizes lose. `needed` is the factor with which the wishes are just met. Local optima: a better programme may
+exist.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.accounting.allocation import settled
-from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
+from pipeline.accounting.allocation_problem import Unknown, Unmet
 from pipeline.accounting.programme_search import OF_PROGRAMMES, is_programme, smallest_limits
+from pipeline.accounting.references import Reference, ReferenceRecord
 from pipeline.accounting.targets import CalibrationError
+from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import BudgetRefused, PlanError
 from pipeline.base.plain import aligned, reference_text
 from pipeline.base.plots import write_picture
-from pipeline.plan.drafts import Allocation, allocation_of
+from pipeline.plan.drafts import allocation_of
 from pipeline.plan.load import NOTHING, draft_of
 from pipeline.plan.model import Plan
+from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.plan_text import PlanText
-from pipeline.planning.explain.allocated import error_once_reconciled, reconciled_variances
-from udfs.numbers.exact import as_json
+from pipeline.plan.total_policy import located
+from pipeline.planning.explain.allocated import error_once_reconciled, reconciled_variances, scaled
+from udfs.numbers.exact import as_json, bound_text, up_float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+DECADES = 12  # of records' sizes, at most
 FACTORS = (Fraction(1, 10), Fraction(3, 10), Fraction(1), Fraction(3))
 
 
@@ -46,10 +51,9 @@ def frontier(
     problem = allocation.problem
     if not is_programme(problem):
         raise PlanError(f"{path}: calibrate: frontiers {OF_PROGRAMMES}")
-    free = replace(problem, unknowns=[replace(each, usable_share=None) for each in problem.unknowns])
+    sizes, needed = _sizes(allocation.references), None
     try:
-        points = [_point(draft, allocation, _times(free, factor), factor) for factor in FACTORS]
-        needed = None
+        points = [_point(*draft_of(scaled(text, factor), path, variables), sizes, factor) for factor in FACTORS]
         if any(each.usable_share is not None for each in problem.unknowns):
             needed = exp(smallest_limits(problem))
     except CalibrationError as error:
@@ -68,23 +72,29 @@ def frontier(
     }
 
 
-def _times(problem: Problem, factor: Fraction) -> Problem:
-    """Return the problem with all limits so many times as large."""
-    bounds = [replace(each, limit=replace(each.limit, rho=each.limit.rho * factor)) for each in problem.bounds]
-    return replace(problem, bounds=bounds)
+def _sizes(references: Sequence[Reference]) -> list[Reference]:
+    """Return the limits' references, and a tenth, ten times, … the first up to their largest; small ones first."""
+    first = references[0].records[0].values
+    most = max(each.largest(name) for each in references for name in first)
+    sizes = {each.label: each for each in references}
+    for k in range(-1, DECADES):
+        values = FrozenMap.of({name: value * Fraction(10) ** k for name, value in first.items()})
+        if max(values.values()) <= most and all(value.denominator == 1 for value in values.values()):
+            of_size = Reference((ReferenceRecord(values),))
+            sizes.setdefault(of_size.label, of_size)
+    return sorted(sizes.values(), key=lambda each: each.records[0].sizes())
 
 
-def _point(draft: Plan, allocation: Allocation, problem: Problem, factor: Fraction) -> dict[str, Any]:
+def _point(draft: Plan, spec: PlanSpec, sizes: Sequence[Reference], factor: Fraction) -> dict[str, Any]:
+    allocation = allocation_of(draft, spec)
+    problem = allocation.problem
     result = settled(problem)
     policy = result.problem.at(result.numbers)
     variances = reconciled_variances(result.problem, policy)
-    tables: dict[str, float] = {}
-    weights: list[float] = []
-    for unknown in (*result.problem.unknowns, *result.derived):
-        if unknown.weight is None:
-            continue
-        tables[unknown.label] = 1 - _missing(unknown, variances, policy)
-        weights.append(float(unknown.weight))
+    weighted = {each.label: each for each in (*result.problem.unknowns, *result.derived) if each.weight is not None}
+    chosen = [weighted[each.label] for each in problem.unknowns if each.label in weighted]
+    tables = {each.label: 1 - _missing(each, variances, policy) for each in chosen}
+    weights = [float(each.weight or 0) for each in chosen]
     mean = sum(share * weight for share, weight in zip(tables.values(), weights, strict=True)) / sum(weights)
     places = {unknown.label: allocation.places[next(iter(unknown.members))].query for unknown in problem.unknowns}
     of = {label: draft.queries[places[label]].statistic.label for label in tables}
@@ -93,6 +103,9 @@ def _point(draft: Plan, allocation: Allocation, problem: Problem, factor: Fracti
         "usable": mean,
         "derived": sorted(each.label for each in result.derived),
         "tables": tables,
+        "losses": [
+            {"at": each.to_json(), "rho": up_float(policy.loss_at(located(draft, each, below=True)))} for each in sizes
+        ],
         "statistics": {name: _mean([tables[label] for label in of if of[label] == name]) for name in of.values()},
     }
 
@@ -113,13 +126,16 @@ def frontier_text(result: Mapping[str, Any]) -> str:
     rows += [[f"all, by weight ({result['within']:g})", *(f"{100 * point['usable']:.1f}" for point in points)]]
     rows += [[name, *(f"{100 * point['tables'][name]:.1f}" for point in points)] for name in points[0]["tables"]]
     rows += [["tables not measured", *(str(len(point["derived"])) for point in points)]]
+    rows += [["rho that a record loses, at most", *("" for _ in points)]]
+    for k, size in enumerate(points[0]["losses"]):
+        rows += [[reference_text(size["at"]), *(bound_text(point["losses"][k]["rho"], 3) for point in points)]]
     return "\n".join([*aligned(rows), *_limits(result)])
 
 
 def _limits(result: Mapping[str, Any]) -> Iterator[str]:
     for limit in result["limits"]:
         rhos = ", ".join(f"{limit['rho'] * float(point['factor']):.6g}" for point in result["frontier"])
-        yield f"at {reference_text(limit['at'])}: rho {rhos}"
+        yield f"limits at {reference_text(limit['at'])}: rho {rhos}"
     if result["needed"] is not None:
         rhos = "; ".join(f"{result['needed'] * limit['rho']:.4g}" for limit in result["limits"])
         yield f"what is wished needs limits x{result['needed']:.3g}: rho {rhos}"
