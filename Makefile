@@ -45,12 +45,15 @@ release: $(CORE) $(WORK)/data/plan.yaml $(LEDGER) ## generate microdata if there
 	$(BIN)/prdp release $(WORK)/data/plan.yaml --out $(WORK)/releases --ledger $(LEDGER)
 
 .PHONY: cbp
-cbp: $(READY) ## choose the scales of conf/plans/cbp.yaml anew, as its draft wishes: some minutes
+cbp: $(READY) ## choose the scales of conf/plans/*.draft.yaml anew, and say what other limits are worth: some minutes
 	rm -rf $(WORK)/cbp
 	$(BIN)/prdp generate --like cbp-2011 --out $(WORK)/cbp
-	cp conf/plans/cbp.draft.yaml $(WORK)/cbp/
-	$(BIN)/prdp calibrate $(WORK)/cbp/cbp.draft.yaml --like cbp-2011 --out $(WORK)/cbp/cbp.yaml
-	cp $(WORK)/cbp/cbp.yaml conf/plans/cbp.yaml
+	cp conf/plans/*.draft.yaml $(WORK)/cbp/
+	for each in cbp state-sector; do \
+		$(BIN)/prdp calibrate $(WORK)/cbp/$$each.draft.yaml --like cbp-2011 --out $(WORK)/cbp/$$each.yaml || exit 1; \
+		cp $(WORK)/cbp/$$each.yaml conf/plans/$$each.yaml; \
+	done
+	$(BIN)/prdp calibrate $(WORK)/cbp/cbp.draft.yaml --like cbp-2011 --frontier --plot docs/cbp/frontier.svg > docs/cbp/frontier.txt
 
 .PHONY: examples
 examples: $(READY) ## make and check the example products of conf/economies: labour, farms, enterprises

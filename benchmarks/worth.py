@@ -109,13 +109,9 @@ def _exact(atoms: Atoms, estimates: Estimates, table: ReleasedTable, cell: int) 
     one = np.zeros(table.cells.size)
     one[cell] = 1
     placed = atoms.placed(table.cells, one)
-    for axis, position in enumerate(atoms.positions(table.cells)):
-        placed = np.where(
-            (position >= 0).reshape([-1 if other == axis else 1 for other in range(placed.ndim)]),
-            placed.take(np.maximum(position, 0), axis=axis),
-            0.0,
-        )
-    return estimates.contrast(placed).variance
+    here = np.unravel_index(np.argmax(placed), placed.shape)
+    inside = zip(atoms.positions(table.cells), here, strict=True)
+    return estimates.contrast(tuple((positions == code).astype(np.float64) for positions, code in inside)).variance
 
 
 def _codes(plan: Plan, records: object) -> dict[int, NDArray[np.int64]]:

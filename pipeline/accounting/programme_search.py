@@ -8,7 +8,7 @@ left unmeasured.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ class Unreached(CalibrationError):
     """No scales reach the wished shares of usable cells: `shares` are those of errors that are all `times` as large."""
 
     def __init__(self, times: float, shares: Mapping[str, tuple[float, float]]) -> None:
-        had = "; ".join(f"{name}: {share:.4g} in place of {wanted:.4g}" for name, (wanted, share) in shares.items())
+        missed = {name: each for name, each in shares.items() if each[1] < each[0] - SLACK}
+        had = "; ".join(f"{name}: {share:.4g} in place of {wanted:.4g}" for name, (wanted, share) in missed.items())
         super().__init__(
             f"the shares of usable cells asked for cannot be had together within the limits; the nearest, with "
             f"standard errors {times:.4g} times what they would have to be: {had}"
@@ -249,12 +250,12 @@ def _with_kinds_of_wishes(programme: Programme, x: Floats) -> Iterator[tuple[Pro
 
 
 def smallest_limits(problem: Problem) -> float:
-    """Return the logarithm of the least factor of all limits with which all wishes can be met."""
+    """Return the logarithm of the least factor of all limits with which all wishes can be met; infinite for none."""
     programme, x = _first(problem)
     excess, x = least_excess(programme, x, of_limits=True)
     while programme.add_worst(programme.policy(x)):
         excess, x = least_excess(programme, x, of_limits=True)
-    return excess
+    return excess if programme.wishes(x)[0].max(initial=-1) <= MET else inf
 
 
 def _largest(problem: Problem) -> dict[Fraction, Fraction]:

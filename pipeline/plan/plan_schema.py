@@ -9,7 +9,7 @@ import json
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic import create_model as new_model
 
 from pipeline.accounting.calibrate import offset_of, scale_of
@@ -362,7 +362,7 @@ class AllocationSpec(Spec):
     minimise: ErrorName | Literal["unusable"] = "standard_error"
     within: values.Share | None = None
     reconciled: bool = False
-    kinds: list[MechanismSpec] = Field(default=[])
+    kinds: Annotated[list[MechanismSpec], BeforeValidator(values.without_design)] = Field(default=[])
     derive: bool = False
     limits: list[LimitSpec] = Field(default=[])
     years: values.Years = Fraction(1)

@@ -52,6 +52,16 @@ def _variable_name(text: str) -> str:
     return text
 
 
+def without_design(kinds: object) -> object:
+    """Return kinds of noise to choose from, none of which is designed: that has no scale, but limits of one table."""
+    if isinstance(kinds, list) and any(isinstance(each, dict) and each.get("kind") == "designed" for each in kinds):
+        raise broken(
+            "designed noise cannot be chosen with scales: it is made for one table's losses, which are chosen first; "
+            "choose the plan, then ask prdp study kinds of it"
+        )
+    return kinds
+
+
 def matches(pattern: str, text: str) -> bool:
     """Return whether the whole text matches; in time linear in its length, by Rust's regex, whatever the pattern."""
     return SchemaValidator(core_schema.str_schema(pattern=rf"\A(?:{pattern})\z")).isinstance_python(text)

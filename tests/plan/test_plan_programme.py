@@ -105,6 +105,21 @@ def test_a_wish_that_cannot_be_had_is_refused_with_the_nearest(draft: Path, caps
     assert "refused by the draft's limits" in message
     assert "emp_county: " in message
     assert "in place of 0.99" in message
+    assert f"every limit about {prdp.frontier(draft)['needed']:.3g} times as large" in message
+
+
+def test_what_no_limits_can_give_is_refused_as_that(draft: Path, capsys: Any) -> None:
+    """A count of 1 is told to within 30 % by no noise of half a step."""
+    draft.with_name("ones.csv").write_text("value,count\n1,900\n40,100\n")
+    draft.write_text(DRAFT.replace("est_county: {sizes: counties.csv}", "est_county: {usable: 0.9, sizes: ones.csv}"))
+    assert main(["calibrate", str(draft)]) == 3
+    message = capsys.readouterr().err
+    assert "est_county: 0.1 in place of 0.9" in message
+    assert "no limits are large enough" in message
+    result = prdp.frontier(draft)
+    assert result["wished"]
+    assert result["needed"] is None
+    assert "cannot be had" in str(result)
 
 
 def test_the_frontier_rises_with_the_limits_and_says_what_wishes_need(draft: Path, tmp_path: Path, capsys: Any) -> None:
@@ -153,6 +168,12 @@ WRONG = [
         "    - {kind: log, a: 1, calibrate: plan}\n",
         "calibrate.kinds",
     ),
+    (
+        "exponential_polylog, p: 1, d: 5, a: 1, calibrate: plan",
+        "designed, weights: x.json",
+        "then ask prdp study kinds",
+    ),
+    ("exponential_polylog, p: 1, d: 5, a: 1", "designed", "calibrate.kinds: designed noise cannot be chosen"),
     ("  reconciled: true\n", "", "calibrate.derive: must be left out"),
     ("  minimise: unusable\n", "", "calibrate.queries.emp_county.usable: must be left out"),
     ("usable: 0.3", "usable: 1.3", "usable"),

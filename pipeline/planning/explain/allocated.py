@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import takewhile
-from math import sqrt
+from math import exp, isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pipeline.accounting.accountant import Charged, check
 from pipeline.accounting.allocation import relaxed, settled
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme_search import Unreached
+from pipeline.accounting.programme_search import Unreached, smallest_limits
 from pipeline.accounting.targets import CalibrationError, unusable
 from pipeline.base.errors import BudgetRefused, PlanError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
@@ -86,7 +86,7 @@ def allocated_plan(
     try:
         everywhere, chosen = allocation.places, settled(problem)
     except Unreached as error:
-        raise BudgetRefused(f"refused by the draft's limits: {error}") from None
+        raise BudgetRefused(f"refused by the draft's limits: {error}", _needed(smallest_limits(problem))) from None
     except CalibrationError as error:
         raise PlanError(f"{path}: calibrate: {error}") from None
     except Unmet as unmet:
@@ -376,6 +376,12 @@ def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
     if together is not None:
         yield "or with " + "; ".join(_could(problem.unknowns[v], together[v]) for v in problem.wished)
     yield "ask for less accuracy, or raise the limit in the plan's budget"
+
+
+def _needed(excess: float) -> str:
+    if not isfinite(excess):
+        return "no limits are large enough: the cells' totals are too small for noise of half a step; ask for less"
+    return f"ask for less, or have all of it with every limit about {exp(excess):.3g} times as large"
 
 
 def _could(unknown: Unknown, n: int) -> str:

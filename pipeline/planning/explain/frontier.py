@@ -8,7 +8,7 @@ exist.
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from math import exp
+from math import exp, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,7 @@ def frontier(
     try:
         points = [_point(*draft_of(scaled(text, factor), path, variables), sizes, factor) for factor in FACTORS]
         if any(each.usable_share is not None for each in problem.unknowns):
-            needed = exp(smallest_limits(problem))
+            needed = smallest_limits(problem)
     except CalibrationError as error:
         raise PlanError(f"{path}: calibrate: {error}") from None
     except Unmet as unmet:
@@ -67,7 +67,8 @@ def frontier(
             for reference, bound in zip(allocation.references, problem.bounds, strict=True)
         ],
         "frontier": points,
-        "needed": needed,
+        "needed": None if needed is None or not isfinite(needed) else exp(needed),
+        "wished": needed is not None,
         "sizes_of": sizes_of,
     }
 
@@ -139,6 +140,8 @@ def _limits(result: Mapping[str, Any]) -> Iterator[str]:
     if result["needed"] is not None:
         rhos = "; ".join(f"{result['needed'] * limit['rho']:.4g}" for limit in result["limits"])
         yield f"what is wished needs limits x{result['needed']:.3g}: rho {rhos}"
+    elif result["wished"]:
+        yield "what is wished cannot be had: its cells' totals are too small for noise of half a step"
     if result["sizes_of"] is not None:
         yield f"totals and sizes that the draft leaves open: {result['sizes_of']}"
     yield "local optima: better programmes may exist"
