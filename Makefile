@@ -89,9 +89,13 @@ airflow: $(AIRFLOW)/.ready ## install Airflow, in an environment of its own
 faults: $(READY) ## faults done to real releases: less than an hour, and a table of what was expected and seen
 	$(BIN)/python -m tests.faults
 
-.PHONY: drill
-drill: $(READY) $(AIRFLOW)/.ready ## the longer drills, also in a real Airflow; then the faults, with their table
-	$(BIN)/python -m pytest -m "drill or hypothesis" --hypothesis-profile drill; drills=$$?; $(BIN)/python -m tests.faults && exit $$drills
+PART ?=
+.PHONY: drill drill-status
+drill: $(READY) $(AIRFLOW)/.ready ## the longer drills and the faults, what did not pass on these files; PART=noise for one part
+	$(BIN)/python -m tests.drills $(PART)
+
+drill-status: $(READY) ## when each part of the drills last ran, on which commit, and what has not run on this one
+	@$(BIN)/python -m tests.drills --status
 
 BENCH := $(WORK)/bench/venv
 BENCH_READY := $(BENCH)/.ready

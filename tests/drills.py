@@ -1,0 +1,140 @@
+"""The longer drills in parts that can be resumed, and when each last ran: `make drill`, `make drill-status`.
+
+    python -m tests.drills [--status] [--again] [PART]…
+
+A part is a folder of tests, of which it runs what `make test` leaves out, or a share of the faults of tests/faults.
+Without a name all parts are run that did not pass on these files. Results stand in tests/drills.json, with commit, date
+and machine. The exit code is 0 where every part that was asked for passed on these files, 1 where one did not, 2 where
+none has the name.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.faults.table import FAULTS
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "tests" / "drills.json"
+FAULTS_OF_A_PART = 6
+PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
+NOTHING_COLLECTED = 5  # pytest's exit code
+Parts = Mapping[str, Sequence[str]]  # name → arguments of Python
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a part last ended, on which commit (`+` where files differed from it), when, on which machine."""
+
+    passed: bool
+    commit: str
+    date: str
+    machine: str
+    minutes: float
+    summary: str
+
+
+def parts() -> Parts:
+    """Return every folder of tests with tests of its own, the loose files, and the faults in shares."""
+    folders = sorted({path.parent.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")})
+    loose = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py"))
+    tests = {folder.name: (*PYTEST, str(folder)) for folder in folders} | {"house": (*PYTEST, *loose)}
+    names = [fault.name for fault in FAULTS]
+    shares = [names[i : i + FAULTS_OF_A_PART] for i in range(0, len(names), FAULTS_OF_A_PART)]
+    only = [[word for name in share for word in ("--only", name)] for share in shares]
+    return tests | {f"faults-{n:02}": ("-m", "tests.faults", *each) for n, each in enumerate(only, 1)}
+
+
+def main(words: Sequence[str] | None = None, of: Parts | None = None, results: Path = RESULTS) -> int:
+    """Run parts, or say how they last ended; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.drills", description=__doc__)
+    parser.add_argument("--status", action="store_true", help="say how each part last ended, run none")
+    parser.add_argument("--again", action="store_true", help="run parts also where they passed on these files")
+    parser.add_argument("part", nargs="*", help="parts to run; none: all")
+    asked, known = parser.parse_args(words), of or parts()
+    if unknown := [name for name in asked.part if name not in known]:
+        print(f"error: no part is called {', '.join(unknown)}; parts: {', '.join(known)}", file=sys.stderr)
+        return 2
+    wanted = asked.part or list(known)
+    if not asked.status:
+        for name in wanted:
+            if asked.again or not passed_here(read(results).get(name)):
+                print(f"== {name}", flush=True)
+                write(results, read(results) | {name: done(known[name])})
+    ended = read(results)
+    print("\n".join(status(wanted, ended)))
+    return int(not all(passed_here(ended.get(name)) for name in wanted))
+
+
+def done(arguments: Sequence[str]) -> Result:
+    """Run a part and return how it ended; what it prints is printed, and its last line is its summary."""
+    began, last = time.monotonic(), ""
+    with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip(" =\n") or last
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    minutes = round((time.monotonic() - began) / 60, 1)
+    passed = process.returncode in {0, NOTHING_COLLECTED}
+    return Result(passed, commit(), date, machine, minutes, last[:120])
+
+
+def commit() -> str:
+    """Return the commit of these files, with `+` where they differ from it; empty outside a checkout."""
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return head.stdout.strip() + ("" if same_files("HEAD") else "+") if head.returncode == 0 else ""
+
+
+def same_files(commit: str) -> bool:
+    """Return whether tracked files are those of a commit, but for the results themselves."""
+    results = f":!{RESULTS.relative_to(ROOT)}"
+    call = ["git", "diff", "--quiet", commit, "--", ".", results]
+    return subprocess.run(call, cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def passed_here(result: Result | None) -> bool:
+    """Return whether a part passed on the very files that are here."""
+    return result is not None and result.passed and bool(result.commit) and same_files(result.commit)
+
+
+def status(wanted: Iterable[str], ended: Mapping[str, Result]) -> list[str]:
+    """Return a line for each part, and how many did not pass on these files."""
+    lines, missing = [], 0
+    for name in wanted:
+        result = ended.get(name)
+        here = passed_here(result)
+        missing += not here
+        if result is None:
+            lines.append(f"{name:12} never ran")
+            continue
+        verdict = ("passed" if result.passed else "FAILED") + ("" if here else ", on other files")
+        when = f"{result.date}  {result.commit[:10] or 'no commit'}  {result.machine}  {result.minutes} min"
+        lines.append(f"{name:12} {verdict:24} {when}  {result.summary}")
+    return [*lines, f"{missing} of {len(lines)} parts did not pass on these files"]
+
+
+def read(path: Path) -> dict[str, Result]:
+    """Return the results that a file holds; none where there is no file."""
+    text = path.read_text(encoding="utf-8") if path.exists() else "{}"
+    return {name: Result(**values) for name, values in json.loads(text).items()}
+
+
+def write(path: Path, ended: Mapping[str, Result]) -> None:
+    """Write results so that a run which ends at any time leaves the old file or the new one."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({name: asdict(each) for name, each in sorted(ended.items())}, indent=1) + "\n")
+    part.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Drills run in parts, and say what did not pass on these files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import drills
+from tests.faults.table import FAULTS
+
+PARTS = {"one": ("-c", "print('1 passed')"), "two": ("-c", "raise SystemExit('1 failed')")}
+
+
+def run(results: Path, *words: str) -> int:
+    return drills.main(words, PARTS, results)
+
+
+def test_every_test_and_every_fault_is_in_a_part() -> None:
+    every = drills.parts()
+    folders = {path.parent.name for path in (drills.ROOT / "tests").glob("*/test_*.py")}
+    assert folders < set(every)
+    assert sorted(
+        word for words in every.values() for word in words if word in {each.name for each in FAULTS}
+    ) == sorted(each.name for each in FAULTS)
+
+
+def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "commit", lambda: "a" * 40)
+    monkeypatch.setattr(drills, "same_files", lambda commit: commit == "a" * 40)
+    results = tmp_path / "drills.json"
+    assert run(results, "--status") == 1
+    assert "2 of 2 parts did not pass" in capsys.readouterr().out
+    assert run(results, "one") == 0
+    assert run(results) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("== one") == 1  # passed on these files: not run again
+    assert "FAILED" in printed
+    assert "1 of 2 parts did not pass" in printed
+    assert json.loads(results.read_text())["one"]["summary"] == "1 passed"
+
+
+def test_what_passed_on_other_files_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drills, "commit", lambda: "a" * 40)
+    monkeypatch.setattr(drills, "same_files", lambda commit: True)
+    assert run(tmp_path / "drills.json", "one") == 0
+    monkeypatch.setattr(drills, "same_files", lambda commit: False)
+    assert run(tmp_path / "drills.json", "--status", "one") == 1
+
+
+def test_a_mistyped_part_is_refused(tmp_path: Path) -> None:
+    assert run(tmp_path / "drills.json", "noize") == 2
