@@ -6,7 +6,9 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,7 +55,7 @@ def spark() -> "SparkEngine":
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let two processes run the tests that start Spark, one what shares a fixture, and the drill what repeats.
+    """Let two processes run the tests that start Spark, one those of public pages, one what shares a fixture.
 
     What a module makes once, by a fixture or a cache, is made once only where one process runs all its tests. What runs
     on a file and on PostgreSQL runs on a file alone, but for what the store promises, in modules with EVERY_DATABASE.
@@ -62,11 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not isinstance(item, pytest.Function):
             continue
         own = getattr(vars(item.module).get("PYSPARKS_OWN"), "mark", None)  # that of the tests which start Spark
-        caches = any(
-            hasattr(it, "cache_info") and it.__module__ == item.module.__name__ for it in vars(item.module).values()
+        shares = keeps_a_cache(item.module) or any(
+            made[-1].scope == "module" for made in item._fixtureinfo.name2fixturedefs.values()
         )
-        shares = caches or any(made[-1].scope == "module" for made in item._fixtureinfo.name2fixturedefs.values())
-        if own and (shares or own in item.iter_markers()):
+        if {"site", "country", "page"} & {*item.fixturenames}:
+            item.add_marker(pytest.mark.xdist_group("public pages"))
+        elif own and (shares or own in item.iter_markers()):
             group = "spark engines" if item.path.parent.name == "engines" else "spark"
             item.add_marker(pytest.mark.xdist_group(group))
         elif shares:
@@ -75,6 +78,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if called and called.params.get("address") == "postgresql" and "EVERY_DATABASE" not in vars(item.module):
             item.add_marker(pytest.mark.drill)
     leave_products_to_the_drill([item for item in items if isinstance(item, pytest.Function)])
+
+
+@cache
+def keeps_a_cache(module: ModuleType) -> bool:
+    """Whether a function of the module itself has a cache."""
+    return any(hasattr(each, "cache_info") and each.__module__ == module.__name__ for each in vars(module).values())
 
 
 def leave_products_to_the_drill(items: Iterable[pytest.Function]) -> None:

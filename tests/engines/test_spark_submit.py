@@ -98,6 +98,7 @@ def test_which_ledgers_are_files_of_a_machine(url: str | None, found: bool) -> N
     assert in_a_file(url) == found
 
 
+@pytest.mark.drill
 def test_cluster_mode_with_a_ledger_in_a_file_is_refused_before_anything_is_reserved(tmp_path: Path) -> None:
     """As a driver on Kubernetes is started: in client mode, within a driver's pod."""
     place = Place(write_world(tmp_path, records(60)), tmp_path)

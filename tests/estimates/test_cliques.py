@@ -265,7 +265,7 @@ def test_totals_without_noise_are_refused_by_name() -> None:
 def test_drawn_errors_are_those_of_dense_least_squares() -> None:
     tables = programme(1)[:3]
     estimates, dense, names = by_cliques(tables), Dense(tables), ["state", "county", "zip"]
-    drawn = estimates.drawn(names, 200)
+    drawn = estimates.drawn(names, 60)
     for one in tables:
         true = dense.variances(one).mean()
         assert drawn[one.name].variance.mean() == pytest.approx(true, rel=0.2)

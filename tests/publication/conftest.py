@@ -53,7 +53,7 @@ def country(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return released(plan, folder / "run")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     with browser(tmp_path_factory.mktemp("browser")) as tab:
         yield tab

@@ -408,9 +408,11 @@ def tables(extra: frozenset[tuple[str, Any]] | None, bad: str) -> dict[str, byte
 
 def released(folder: Path) -> dict[str, bytes]:
     """Release the world in `folder` under a known key; return the tables' files, but for what they say of the plan."""
-    place = submit(Place(folder / "plan.yaml", folder / "known"))
-    return {
-        f"{query}/{path.name}": without_footer(path.read_bytes())
-        for query, table in place.tables.items()
-        for path in sorted(Path(table["path"]).iterdir())
-    }
+    submit(Place(folder / "plan.yaml", folder / "known"))
+    return published(folder / "known" / "out")
+
+
+def published(out: Path) -> dict[str, bytes]:
+    """Return the files of the tables that are published in `out`, but for what they say of the plan."""
+    files = sorted(out.glob("corpus/*/tables/*/*"))
+    return {f"{path.parent.name}/{path.name}": without_footer(path.read_bytes()) for path in files}
