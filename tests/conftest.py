@@ -18,6 +18,8 @@ from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pipeline.engines.spark import SparkEngine
+    from pipeline.ledger.store import Ledger
+    from tests.support.store import Store
 
 # No example fails because the machine is busy, and none by chance: `--hypothesis-profile random` searches anew, the
 # drill tries as many examples as Hypothesis would, and every run the first of them.
@@ -51,6 +53,23 @@ def spark() -> "SparkEngine":
     from tests.support.spark import shared_engine
 
     return shared_engine()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> "Ledger":
+    """A ledger in a file."""
+    from pipeline.ledger.store import create_ledger
+
+    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator["Store"]:
+    """An S3-compatible server on loopback, and its credentials in the environment."""
+    from tests.support.store import running
+
+    with running() as server:
+        yield server
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

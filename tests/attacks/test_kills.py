@@ -111,14 +111,12 @@ def test_a_complete_staged_attempt_is_published_and_not_drawn_again(
     place = place_in(tmp_path / "killed")
     code, _ = submit_in_child(place, steps[6], key=None)  # before `publish`, after `reserve`, `test` and `draw`
     assert code == -signal.SIGKILL
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (state.status, state.draws) == ("drawn", 1)
     assert list(place.ledger().staging_root.rglob("attempt.json"))
     published = submit(place, key=None)
     assert published.attempt == state.attempt
-    after = place.ledger().state(RELEASE)
-    assert after is not None
+    after = place.state()
     assert after.draws == 1
 
 

@@ -21,11 +21,6 @@ OPENS = "from pipeline.ledger.store import open_ledger; import sys; open_ledger(
 MOUNTED = "22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 254:0 /else {} rw - ext4 /dev/vda rw\n"
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-
-
 def hard_link(path: Path) -> None:
     os.link(path, path.parent / "other.sqlite")
 

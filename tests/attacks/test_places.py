@@ -1,7 +1,7 @@
 """Nothing confidential is written into a public folder, and nothing public into a confidential one."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.paths import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.staging import MANIFEST
 from tests.support.ledgers import ledger_file
-from tests.support.store import Store, running
+from tests.support.store import Store
 from tests.support.world import records, write_world
 
 RELEASE = "small-release"
@@ -164,12 +164,6 @@ def test_beside_a_public_folder_is_none(made: Made, tmp_path: Path) -> None:
     shutil.copytree(made.folder / "site", tmp_path / "site")
     assert made.call("check {plan} --report {at}/report.txt", at=tmp_path) == 0
     assert made.call("check {plan} --report {at}/report.txt", at=made.folder / "releases") == 5
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with running() as server:
-        yield server
 
 
 @pytest.mark.parametrize("mark", [*PUBLIC_MARKS, *CONFIDENTIAL_MARKS])

@@ -18,7 +18,6 @@ import yaml
 
 from pipeline.base.errors import PlanError
 from pipeline.engines.spark_session import java_home, require_secret
-from tests.support.parity import RELEASE
 from tests.support.spark import ROOT
 from tests.support.submit import Place
 from tests.support.world import records, write_world
@@ -154,8 +153,7 @@ def test_a_release_in_pods_whose_specifications_hold_no_secret(tmp_path: Path) -
             [*command, str(place.ledger_path)], env=environment, capture_output=True, check=False, timeout=400
         )
         assert done.returncode == 0, done.stderr
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (state.status, state.draws) == ("settled", 1)
     kinds = [document["kind"] for document in cluster.asked]
     assert "Pod" in kinds

@@ -16,7 +16,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from tests.support.dask_cluster import local_cluster
 from tests.support.ledgers import staged_files
-from tests.support.parity import PLANS, RELEASE, SECTOR, attempt_of, holds_figures, on_cluster, released, wide
+from tests.support.parity import PLANS, SECTOR, attempt_of, holds_figures, on_cluster, released, wide
 from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
 from tests.support.submit import Place, submit
 from tests.support.totals import totals_of
@@ -139,8 +139,7 @@ def test_bad_input_is_told_in_the_same_words(
             submit(place, engine=engine)
         told.append(str(raised.value))
         assert raised.value.__context__ is None or raised.value.__suppress_context__
-        state = place.ledger().state(RELEASE)
-        assert state is not None
+        state = place.state()
         assert state.refunded
         assert not staged_files(place.ledger().staging_root)
     assert told[0] == told[1]

@@ -43,8 +43,7 @@ def release(place: Place, *more: str) -> list[str]:
 
 
 def settled_once(place: Place) -> None:
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (state.status, state.draws) == ("settled", 1)
 
 
@@ -193,8 +192,7 @@ def test_a_worker_that_is_cut_off_in_the_noise(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr[-3000:]
         log = (tmp_path / "master.log").read_text()
         assert "heartbeat" in log or "disassociated" in log or "Removing worker" in log
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert state.status == "settled"
     assert attempt_of(folder) == released(plan, tmp_path / "dask", None)
 
@@ -212,6 +210,5 @@ def test_a_cluster_that_does_not_take_the_driver_in(tmp_path: Path, lacking: str
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(r"^error: (Spark does not start|master \S+: no worker gives an executor)", done.stderr, re.M)
     assert 'File "' not in done.stderr  # no traceback of Python
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (state.status, state.draws) == ("reserved", 0)

@@ -111,8 +111,7 @@ def test_a_worker_without_prdp_or_with_another_build_then_the_right_one(tmp_path
         done = call(place, environment, "--master", cluster.url)
         if words:
             told_plainly(done, words)
-        state = place.ledger().state(RELEASE)
-        assert state is not None
+        state = place.state()
         assert (state.status, state.draws) == (("reserved", 0) if words else ("settled", 1)), done.stderr
 
 
@@ -179,14 +178,12 @@ def killing(engine, *arguments):
 SparkEngine._{"outcomes" if at == "sums" else "numbers"} = killing"""
         done = call(place, cluster.environment, "--master", cluster.url, before=before)
         told_plainly(done, "no executor is left: start workers, and run again")
-        state = place.ledger().state(RELEASE)
-        assert state is not None
+        state = place.state()
         assert (state.status, state.draws) == (("reserved", 0) if at == "sums" else ("drawn", 1))
     (tmp_path / "again").mkdir()
     with standalone(tmp_path / "again", workers=1) as cluster:
         done = call(place, cluster.environment, "--master", cluster.url)
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (done.returncode, state.status) == (0, "settled"), done.stderr
 
 
@@ -257,6 +254,5 @@ def test_a_file_that_only_the_driver_saw(
     assert main(["release", str(place.plan), "--engine", engine, "--ledger", ledger_file(place.ledger_path)]) == 4
     told = capsys.readouterr().err.splitlines()[-1]
     assert told == f"error: microdata {file}: reading failed (FileNotFoundError); check that the file is whole"
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert state.refunded

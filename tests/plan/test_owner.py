@@ -236,8 +236,7 @@ def test_limits_at_lists_bind_over_releases_and_years(tmp_path: Path) -> None:
     submit(first)
     plan = load_plan(first.plan)
     policy, (limit,) = policy_of(plan), limits_of(plan)
-    state = first.ledger().state("small-release")
-    assert state is not None
+    state = first.state()
     assert written_limits(state) == (limit,)
     spent, asked = policy.loss_at(limit.at.anywhere()), policy.loss_at(limit.at)
     assert asked <= spent  # the first is taken at its worst place

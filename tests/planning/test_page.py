@@ -25,7 +25,7 @@ from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.numbers.exact import bound_text
 
 THREE_DIGITS = 1e-3
-SETTINGS = 50
+SETTINGS = 20
 SIZE = {"of": "employment", "classes": [0, 10, 100]}
 DOMAIN = {"naics": "domain/naics.csv", "county": "domain/counties.csv", "size": SIZE}
 POLYLOG = {"kind": "exponential_polylog", "p": 2, "d": 1.5, "a": 3, "sigma": 20}

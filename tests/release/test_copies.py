@@ -18,7 +18,7 @@ import pipeline.release.request
 from jobs.cli import main
 from pipeline.base.errors import StateError
 from pipeline.ledger.microdata_rules import salted, same_files
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger
 from pipeline.microdata import source
 from pipeline.microdata.source import Identity, identity_of
 from pipeline.plan.load import load_plan
@@ -103,11 +103,6 @@ def test_copies_of_released_files_are_refused_while_they_are_charged(tmp_path: P
 PRINTS = ("a" * 64, "b" * 64)
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
-
-
 def test_what_was_refunded_is_known_no_more(ledger: Ledger) -> None:
     ledger.reserve(reservation("first", dataset="one", fingerprints=PRINTS))
     with pytest.raises(StateError, match="of dataset one"):
@@ -152,8 +147,7 @@ def test_files_changed_after_a_reservation_are_reserved_anew(tmp_path: Path) -> 
     place.ledger().reserve(reservation_of(request))
     pq.write_table(records(31), tmp_path / "microdata" / "part-0.parquet")
     submit(place)
-    state = place.ledger().state(plan.release)
-    assert state is not None
+    state = place.state(plan.release)
     assert same_files(state.reservation["fingerprints"], prints_at(tmp_path / "microdata"))
     assert state.charges == 1
     place.ledger().verify()

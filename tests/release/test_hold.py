@@ -10,7 +10,6 @@ import pytest
 
 from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
-from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.load import load_plan
 from pipeline.publication.manifest import NOTE, verify_release
 from pipeline.release.officers import approve, purge, reject, withdraw
@@ -35,12 +34,6 @@ def place(plan: Path, tmp_path: Path) -> Place:
     return Place(plan, tmp_path)
 
 
-def state_of(place: Place) -> ReleaseState:
-    state = place.ledger().state(RELEASE)
-    assert state is not None
-    return state
-
-
 def staged(place: Place) -> dict[str, bytes]:
     return {path: data for path, data in tree(place.ledger().staging_root).items() if "/" in path}
 
@@ -53,7 +46,7 @@ def test_a_held_release_waits_whole_and_private(place: Place) -> None:
     outcome = submit(place, key=None, hold=True)
     assert outcome.to_json()["state"] == "held"
     assert not place.out.exists()
-    state = state_of(place)
+    state = place.state()
     assert (state.status, state.attempt, state.draws, state.charges) == ("held", outcome.attempt, 1, 1)
     assert all(path.startswith(f"{RELEASE}/{outcome.attempt}/") for path in staged(place))
     for table in outcome.tables.values():
@@ -110,11 +103,11 @@ def test_held_files_that_were_changed_are_not_approved(place: Place) -> None:
     file.write_text("{}")
     with pytest.raises(StateError, match="are incomplete"):
         approve(place.ledger(), RELEASE)
-    assert not state_of(place).approved
+    assert not place.state().approved
     ledger = place.ledger()
-    ledger.approve(RELEASE, state_of(place).attempt)
+    ledger.approve(RELEASE, place.state().attempt)
     with pytest.raises(StateError, match="not those that were held"):
-        ledger.publish(RELEASE, state_of(place).attempt, "sha256:other")
+        ledger.publish(RELEASE, place.state().attempt, "sha256:other")
 
 
 def test_only_what_is_held_is_approved_or_rejected(place: Place) -> None:
@@ -133,7 +126,7 @@ def test_nobody_acts_while_a_run_is_alive(place: Place) -> None:
         for act in (approve, lambda *of: reject(*of, "why"), lambda *of: withdraw(*of, "why")):
             with pytest.raises(StateError, match="under way"):
                 act(place.ledger(), RELEASE)
-    assert state_of(place).status == "held"
+    assert place.state().status == "held"
 
 
 def test_what_another_build_reserved_to_be_held_is_still_held(place: Place) -> None:
@@ -241,17 +234,17 @@ def acted(place: Place, act: str, *arguments: str) -> None:
 
 def check_approved(place: Place, attempt: str) -> None:
     assert verify_release(locate(place.out / RELEASE)).attempt == attempt
-    assert (state_of(place).status, state_of(place).charges) == ("settled", 1)
+    assert (place.state().status, place.state().charges) == ("settled", 1)
 
 
 def check_rejected(place: Place, attempt: str) -> None:
     assert not (place.out / RELEASE).exists()
-    assert (state_of(place).status, state_of(place).charges) == ("rejected", 1)
+    assert (place.state().status, place.state().charges) == ("rejected", 1)
 
 
 def check_withdrawn(place: Place, attempt: str) -> None:
     assert {path.name for path in (place.out / RELEASE).iterdir()} == {NOTE, "index.html"}
-    assert (state_of(place).status, state_of(place).attempt) == ("withdrawn", attempt)
+    assert (place.state().status, place.state().attempt) == ("withdrawn", attempt)
 
 
 @EVERY
@@ -311,6 +304,6 @@ def test_an_approval_that_was_killed_is_finished_by_the_next_run_of_the_release(
     attempt = held(place)
     code, _ = officer_in_child(place, steps[2], "approve", RELEASE)  # before `publish`, after `approve`
     assert code == -signal.SIGKILL
-    assert (state_of(place).status, state_of(place).approved) == ("held", True)
+    assert (place.state().status, place.state().approved) == ("held", True)
     assert submit(place, key=None).state == "settled"
     check_approved(place, attempt)

@@ -19,7 +19,6 @@ from pipeline.accounting.left_out import SHARE, LeftOutTest
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError
 from pipeline.engines.dask import DaskEngine
-from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.spending import spendings
 from pipeline.ledger.store import create_ledger
 from pipeline.microdata.lakehouse import microdata_at
@@ -46,12 +45,6 @@ def world(folder: Path, table: pa.Table, **changes: Any) -> Place:
     return Place(write_world(folder, table, **changes), folder)
 
 
-def state_of(place: Place) -> ReleaseState:
-    state = place.ledger().state(RELEASE)
-    assert state is not None
-    return state
-
-
 def events(place: Place) -> list[str]:
     return [entry.event for entry in place.ledger().entries(RELEASE)]
 
@@ -74,7 +67,7 @@ def test_a_release_that_leaves_too_many_out_is_refused_told_again_and_mended_und
         submit(place)  # 2,000, and −3 of noise
     after = events(place)
     assert after == ["reserved", "tested"]
-    assert (state_of(place).status, state_of(place).charges) == ("refused", 0)
+    assert (place.state().status, place.state().charges) == ("refused", 0)
     assert spent(place) == pytest.approx(TEST)
     with pytest.raises(MicrodataError, match="about 1,997"):
         submit(place, key=None, engine=Blind(workers=1))  # other noise would say another number
@@ -130,7 +123,7 @@ def test_killed_right_after_the_test_it_stands(tmp_path: Path, retired: int, sta
     steps = [event for event, letter in enumerate(met, start=1) if letter == "s"]
     code, _ = submit_in_child(place, steps[3])  # after `test`
     assert code == -signal.SIGKILL
-    assert (events(place), state_of(place).status) == (["reserved", "tested"], status)
+    assert (events(place), place.state().status) == (["reserved", "tested"], status)
     if retired:
         with pytest.raises(MicrodataError, match="about 1,997"):
             submit(place, key=None, engine=Blind(workers=1))
@@ -176,7 +169,7 @@ def test_a_frame_without_a_row_is_refused_as_a_format(tmp_path: Path) -> None:
     loaded = prdp.load_plan(place.plan)
     with pytest.raises(PlanError, match="hold no record"):
         loaded.release(records(0).to_pandas(), ledger=place.ledger_path, out=tmp_path / "out")
-    assert state_of(place).refunded
+    assert place.state().refunded
 
 
 @PYSPARKS_OWN
@@ -186,7 +179,7 @@ def test_spark_counts_what_is_left_out(tmp_path: Path, spark: Any) -> None:
     empty = world(tmp_path / "empty", records(0))
     with pytest.raises(PlanError, match="hold no record"):
         submit(empty, engine=spark)
-    assert state_of(empty).status == "aborted"
+    assert empty.state().status == "aborted"
 
 
 def bad(rule: str) -> pa.Table:
@@ -206,7 +199,7 @@ def test_refusals_because_of_records_are_counted_and_limited(
     for _ in range(2):
         with pytest.raises(MicrodataError, match="break the contract"):
             submit(place)
-    assert state_of(place).status == "refused"
+    assert place.state().status == "refused"
     refusal = "2 of its releases were refused because of their records, 2 may be: have an officer state its budget anew"
     with pytest.raises(BudgetRefused, match=refusal):
         submit(place, engine=Blind(workers=1))

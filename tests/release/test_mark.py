@@ -2,7 +2,7 @@
 
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support.ledgers import ATTEMPT, ledger_file, reservation, stage, staged_files
-from tests.support.store import Store, running, upload
+from tests.support.store import upload
 from tests.support.submit import Place, submit, submit_at_once
 from tests.support.world import records, write_world
 
@@ -30,12 +30,6 @@ OTHERS = "f" * 64  # the mark of some other ledger
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_world(tmp_path_factory.mktemp("world"), records(60))
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with running() as server:
-        yield server
 
 
 def named(plan: Path, release: str) -> Path:
@@ -98,8 +92,7 @@ def test_a_release_into_another_ledgers_staging_reserves_nothing(
     places[3] = str(tmp_path / "own")
     assert main(["release", str(plan), *places]) == 0  # as it was told to
     approve(mine.ledger(), RELEASE)
-    state = mine.ledger().state(RELEASE)
-    assert state is not None
+    state = mine.state()
     assert (state.status, state.attempt) == ("settled", attempt)
 
 

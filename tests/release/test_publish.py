@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.base.errors import StateError
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.policy_document import guarantee
 from pipeline.release.publish import build_manifest, copy_to_output, require_publishable
@@ -21,11 +21,6 @@ from pipeline.storage.paths import locate
 from pipeline.storage.staging import AttemptContents, Staging
 from tests.support.ledgers import ABOUT, ATTEMPT, MEMORY, child, filled, modes, staged
 from tests.support.patience import PATIENCE
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 @pytest.fixture

@@ -106,14 +106,12 @@ def test_input_that_changes_during_the_run_is_refused_and_the_next_run_draws_ane
 
     with pytest.raises(MicrodataError, match="changed during the run"):
         submit(place, say=touch)
-    state = place.ledger().state(RELEASE)
-    assert state is not None
+    state = place.state()
     assert (state.status, state.attempt, state.draws) == ("drawn", None, 1)
     assert not (place.out / RELEASE).exists()
     assert not staged_files(place.ledger().staging_root)
     submit(place)
-    after = place.ledger().state(RELEASE)
-    assert after is not None
+    after = place.state()
     assert (after.status, after.draws, after.charges) == ("settled", 2, 1)
 
 
@@ -135,8 +133,7 @@ def test_more_draws_than_allowed_are_all_charged_or_refused(tmp_path: Path) -> N
                 submit(place)
             continue
         submit(place)
-        state = place.ledger().state(RELEASE)
-        assert state is not None
+        state = place.state()
         assert state.charges == MAX_DRAWS + 1
 
 

@@ -18,7 +18,6 @@ from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.tasks import Failure, SumTask
 from pipeline.engines.totals import layout_of
-from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.plan.load import load_plan
 from pipeline.publication.manifest import verify_release
@@ -36,12 +35,6 @@ from tests.support.submit import Place, submit, submit_at_once, submit_in_child
 from tests.support.world import MEASURES, QUERIES, records, write_world
 
 RELEASE = "small-release"
-
-
-def state_of(place: Place) -> ReleaseState:
-    state = place.ledger().state(RELEASE)
-    assert state is not None
-    return state
 
 
 def staged(place: Place) -> list[Path]:
@@ -64,8 +57,8 @@ def test_what_another_build_reserved_is_reserved_anew(tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(20)), tmp_path)
     reserve_by_another_build(place)
     submit(place)
-    assert state_of(place).reservation["code"] != "sha256:another build"
-    assert state_of(place).charges == 1
+    assert place.state().reservation["code"] != "sha256:another build"
+    assert place.state().charges == 1
 
 
 def test_what_another_build_drew_is_not_drawn_again(tmp_path: Path) -> None:
@@ -96,7 +89,7 @@ def test_giving_up_destroys_what_is_staged_and_keeps_the_charge(tmp_path: Path) 
     sealed.write_text("sums-0", "sealed")
     give_up(place.ledger(), RELEASE)
     assert not staged(place)
-    assert (state_of(place).status, state_of(place).charges) == ("aborted", 1)
+    assert (place.state().status, place.state().charges) == ("aborted", 1)
     with pytest.raises(StateError, match="aborted after a draw"):
         submit(place)
 

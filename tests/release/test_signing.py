@@ -13,7 +13,7 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError, StateError
-from pipeline.ledger.store import Ledger, create_ledger, open_ledger
+from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.signing import create_key, load_public_key, load_signing_key
 from pipeline.release import installation as site_module
@@ -24,11 +24,6 @@ from tests.support.ledgers import staged
 from tests.support.world import records, tree, write_world
 
 RELEASE = "small-release"
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return create_ledger(str(tmp_path / "state" / "ledger.sqlite"))
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -16,15 +16,9 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.paths import locate
 from pipeline.storage.store import StorePath
 from tests.support.leaks import told
-from tests.support.store import UNCONDITIONAL, Store, contents, running
+from tests.support.store import UNCONDITIONAL, Store, contents
 
 LOOPBACK = "endpoint_override=127.0.0.1:9000&scheme=http"
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with running() as server:
-        yield server
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from jobs.cli import main
 from pipeline.base.errors import MicrodataError, StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
-from pipeline.ledger.fold import ReleaseState
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.signing import SigningKey
 from pipeline.release.attempts import MARK, give_up
@@ -32,17 +31,11 @@ from tests.support.ledgers import ATTEMPT, ledger_file, reservation, staged_file
 from tests.support.parity import PLANS, RELEASE, released
 from tests.support.patience import PATIENCE
 from tests.support.spark import PYSPARKS_OWN, local_engine
-from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, running, upload
+from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, upload
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, records, write_world
 
 pytestmark = PYSPARKS_OWN
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    with running() as server:
-        yield server
 
 
 @pytest.fixture
@@ -53,12 +46,6 @@ def place(store: Store, tmp_path: Path) -> Place:
 def stored(plan: Path, folder: Path, at: StorePath) -> Place:
     upload(plan.parent / "microdata", at / "microdata")
     return Place(plan, folder, at)
-
-
-def state_of(place: Place) -> ReleaseState:
-    state = place.ledger().state(RELEASE)
-    assert state is not None
-    return state
 
 
 def files(place: Place, attempt: str) -> dict[str, bytes]:
@@ -83,7 +70,7 @@ def test_a_release_in_a_store_is_the_local_one(tmp_path: Path, store: Store, nam
     assert verify_release(locate(place.out / RELEASE)).attempt == published.attempt
     assert left(place) == []
     again = submit(place, key=bytes(32))
-    assert (again.attempt, state_of(place).draws) == (published.attempt, 1)
+    assert (again.attempt, place.state().draws) == (published.attempt, 1)
 
 
 @pytest.fixture
@@ -151,7 +138,7 @@ def killed(place: Place, step: str) -> None:
 
 def test_a_run_killed_before_the_manifest_is_finished_from_the_store(place: Place, tmp_path: Path) -> None:
     killed(place, "manifest")
-    state = state_of(place)
+    state = place.state()
     assert (state.status, state.stagings) == ("published", (str(place.staging),))
     assert MANIFEST not in contents(place.out / RELEASE)
     assert left(place) != []
@@ -159,23 +146,23 @@ def test_a_run_killed_before_the_manifest_is_finished_from_the_store(place: Plac
     code = ["release", str(place.plan), "--ledger", ledger_file(place.ledger_path), "--out", str(place.out)]
     assert main([*code, "--data", str(tmp_path / "microdata")]) == 0
     assert verify_release(locate(place.out / RELEASE)).attempt == state.attempt
-    assert (state_of(place).status, state_of(place).draws, left(place)) == ("settled", 1, [])
+    assert (place.state().status, place.state().draws, left(place)) == ("settled", 1, [])
 
 
 def test_what_a_killed_run_staged_in_part_is_destroyed_and_drawn_again(place: Place) -> None:
     killed(place, "staged")
-    first = state_of(place).attempt
+    first = place.state().attempt
     assert left(place) != []
     published = submit(place)
     assert published.attempt != first
-    assert (state_of(place).draws, state_of(place).charges, left(place)) == (2, 1, [])
+    assert (place.state().draws, place.state().charges, left(place)) == (2, 1, [])
     assert {name.split("/")[0] for name in contents(place.out / RELEASE)} == {MANIFEST, "index.html", published.attempt}
 
 
 def test_an_abort_destroys_what_is_staged_in_the_store(place: Place) -> None:
     killed(place, "staged")
     give_up(place.ledger(), RELEASE)
-    assert (state_of(place).status, left(place)) == ("aborted", [])
+    assert (place.state().status, left(place)) == ("aborted", [])
 
 
 def test_a_held_release_is_approved_and_withdrawn_in_the_store(place: Place) -> None:
@@ -349,4 +336,4 @@ def test_a_plan_names_its_microdata_by_uri(tmp_path: Path, store: Store) -> None
     upload(write_world(tmp_path / "a", records(50)).parent / "microdata", bucket / "data")
     plan = write_world(tmp_path / "b", None, dataset={"path": str(bucket / "data")})
     submit(Place(plan, tmp_path / "run"))
-    assert state_of(Place(plan, tmp_path / "run")).status == "settled"
+    assert Place(plan, tmp_path / "run").state().status == "settled"

@@ -16,6 +16,7 @@ import pytest
 from pipeline.base.errors import PrdpError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
+from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
@@ -85,6 +86,12 @@ class Place:
 
     def ledger(self) -> Ledger:
         return create_ledger(self.address or str(self.ledger_path))
+
+    def state(self, release: str = "small-release") -> ReleaseState:
+        """What the ledger knows of a release, which must be there."""
+        state = self.ledger().state(release)
+        assert state is not None
+        return state
 
 
 def submit(
