@@ -1,11 +1,14 @@
 """The plan of firms by state, sector and size that ships: released of synthetic microdata, verified, and checked."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from jobs.cli import main
 from pipeline.publication.manifest import verify_release
@@ -31,6 +34,24 @@ def truth(folder: Path) -> dict[str, pd.Series]:
         "establishments": cells.size(),
         "employment": cells["employment"].sum(),
         "payroll": cells["payroll"].sum(),
+    }
+
+
+def product(by: Sequence[str] = ("state", "naics2", "enterprise_size"), *, share: bool = False) -> dict[str, Any]:
+    """A product with a file of firms; with fewer levels they would be added up over the others."""
+    shares = {"part": {"meaning": "Share", "unit": "%", "share": "firms", "over": "enterprise_size", "times": 100}}
+    value = {"name": "firms", "meaning": "Firms", "value": "part" if share else "firms"}
+    codes = [{"name": level, "meaning": level, "codes": {level: {}}} for level in by]
+    layout = {"file": "firms.csv", "about": "Firms.", "rows": [{"by": list(by), "values": {"firms": "firms"}}]}
+    return {
+        "product": "firms",
+        "title": "Firms",
+        "levels": {level: {"meaning": level} for level in ("state", "naics2", "enterprise_size")},
+        "measures": {"firms": {"meaning": "Firms", "unit": "firms"}},
+        **({"derived": shares} if share else {}),
+        "csv": False,
+        "tables": [{"name": "firms", "values": {"firms": "firms"}}],
+        "layouts": [layout | {"columns": [*codes, value]}],
     }
 
 
@@ -65,5 +86,11 @@ def test_the_plan_of_firms_is_released_and_says_what_pandas_counts(
     assert "do not add up" in capsys.readouterr().err
     assert main(["derive", str(released), "--total", "owners", "--where", "state=06"]) == 2
     capsys.readouterr()
+    files = ["--out", str(tmp_path / "files"), "--year", "2022"]
+    cases = [({"by": ["state", "naics2"]}, "a sum over enterprise_size"), ({"share": True}, "each count an owner")]
+    for changes, wrong in cases:
+        (tmp_path / "product.yaml").write_text(yaml.safe_dump(product(**changes)))
+        assert main(["product", str(released), "--product", str(tmp_path / "product.yaml"), *files]) == 2
+        assert wrong in capsys.readouterr().err
     single = ["--total", "owners", "--published", "--where", "enterprise_size=0-4"]
     assert main(["derive", str(released), *single]) == 0

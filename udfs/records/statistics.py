@@ -129,7 +129,7 @@ class CountOwners(Count):
     counted = OWNERS
     most = 1
     addend = "(owners)"
-    formula = "1; of a firm 1 in each cell that it has a record in"
+    formula = "1 in each cell in which the owner has a record"
 
 
 @dataclass(frozen=True)

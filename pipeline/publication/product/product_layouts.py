@@ -241,6 +241,8 @@ class Rows:
                     what = f"{new.grid.source.name} has another step in the earlier releases"
                     raise PlanError(f"{file}: column {name}: {what}: a change of units is no change of totals")
         for each in above if spec.share else ():
+            if not each.grid.source.adds_up:
+                raise PlanError(f"{file}: column {name}: the cells of {each.grid.source.name} each count an owner")
             if each.grid.source.law is None:
                 what = f"the noise of the table {each.grid.source.name} grows with the total"
                 raise PlanError(f"{file}: column {name}: {what}, so that errors of sums are not known: reconcile first")
