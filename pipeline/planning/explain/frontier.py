@@ -153,9 +153,12 @@ def plot(result: Mapping[str, Any], target: Path) -> None:
 
     def draw(panels: Sequence["Axes"]) -> None:
         (axes,) = panels
+        factors = [float(point["factor"]) for point in points]
         for name in points[0]["statistics"]:
             shares = [100 * point["statistics"][name] for point in points]
-            axes.semilogx([float(point["factor"]) for point in points], shares, marker="o", label=name)
+            axes.semilogx(factors, shares, marker="o", label=name)
+        axes.set_xticks(factors, [f"{factor:g}" for factor in factors])
+        axes.minorticks_off()
         axes.set(xlabel="limits, times those of the draft", ylabel="usable cells, % (mean of tables)", ylim=(0, 100))
 
     write_picture(target, "What a programme is worth at other limits", draw, panels=1, size=(6.5, 4.5))
