@@ -8,7 +8,7 @@ left unmeasured.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import inf, log, sqrt
+from math import floor, inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from scipy.special import logsumexp, softmax
 
 from pipeline.accounting.allocation_problem import Problem, Unknown
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme import Curve, Curves, Programme, goals_of
+from pipeline.accounting.programme import ROUNDED, Curve, Curves, Programme, goals_of
 from pipeline.accounting.targets import CalibrationError
 from udfs.numbers.arrays import Floats
 
@@ -32,6 +32,7 @@ DERIVED = 3e-4  # of the mean share of cells, that all tables may cost that are 
 RESTARTS = 3  # of SLSQP, whose line searches may end early
 SHARPER = (3.0, 30.0, 300.0)  # of the smooth largest of several logarithms
 OF_PROGRAMMES = "go with minimise: unusable, additive noise, and limits at single records"
+MOST_MISSED = 5  # wishes of which a refusal says what could be had
 SLACK = 1e-9  # of a share: cells are counted in floats
 MET = 1e-4  # of the logarithm of a variance, by which a wish may be off
 
@@ -40,11 +41,12 @@ class Unreached(CalibrationError):
     """No scales reach the wished shares of usable cells: `shares` are those of errors that are all `times` as large."""
 
     def __init__(self, times: float, shares: Mapping[str, tuple[float, float]]) -> None:
-        missed = {name: each for name, each in shares.items() if each[1] < each[0] - SLACK}
-        had = "; ".join(f"{name}: {share:.4g} in place of {wanted:.4g}" for name, (wanted, share) in missed.items())
+        missed = sorted((share - wanted, name) for name, (wanted, share) in shares.items() if share < wanted - SLACK)
+        had = [f"{name}: {shares[name][1]:.4g} in place of {shares[name][0]:.4g}" for _, name in missed]
+        more = f"; and less than asked for in {len(had) - MOST_MISSED} others" if len(had) > MOST_MISSED else ""
         super().__init__(
             f"the shares of usable cells asked for cannot be had together within the limits; the nearest, with "
-            f"standard errors {times:.4g} times what they would have to be: {had}"
+            f"standard errors {times:.4g} times what they would have to be: {'; '.join(had[:MOST_MISSED])}{more}"
         )
 
 
@@ -127,6 +129,12 @@ def least_excess(programme: Programme, x: Floats, *, of_limits: bool, steps: int
     else:
         while (programme.spent(x)[0] > 0).any() and (x < high).any():
             x = np.minimum(x + 1, high)
+    x = _least(programme, looser, [kept], x, steps)
+    return float(looser(x)[0].max()), x
+
+
+def _least(programme: Programme, looser: Gaps, kept: Sequence[Gaps], x: Floats, steps: int = STEPS) -> Floats:
+    """Return where the largest of some logarithms is least, others being at most 0."""
     for sharpness in SHARPER:
 
         def largest(x: Floats, k: float = sharpness) -> tuple[float, Floats]:
@@ -140,12 +148,12 @@ def least_excess(programme: Programme, x: Floats, *, of_limits: bool, steps: int
             jac=True,
             method="SLSQP",
             bounds=programme.bounds(),
-            constraints=[_at_most(kept)],
+            constraints=[_at_most(each) for each in kept],
             options={"maxiter": steps, "ftol": MET / 10},
         )
-        if kept(solved.x)[0].max() <= MET:
+        if max(each(solved.x)[0].max(initial=-1) for each in kept) <= MET:
             x = solved.x
-    return float(looser(x)[0].max()), x
+    return x
 
 
 def is_programme(problem: Problem) -> bool:
@@ -225,8 +233,7 @@ def _first(problem: Problem) -> tuple[Programme, Floats]:
     wished = bool(programme.wished)
     if not wished or _is_met(programme, x):
         return programme, x
-    free = replace(problem, unknowns=[replace(each, usable_share=None) for each in problem.unknowns])
-    other = Programme(free, programme.curves, everything, programme.seen)
+    other = _unwished(programme)
     x = solved(other, x, ROUGH)
     excess, there = least_excess(programme, x, of_limits=False)
     if excess <= 2 * MET or not any(each.choices for each in problem.unknowns):
@@ -247,6 +254,29 @@ def _with_kinds_of_wishes(programme: Programme, x: Floats) -> Iterator[tuple[Pro
     for k in range(max(len(programme.unknowns[v].choices) for v in wished)):
         able = [v for v in wished if len(programme.unknowns[v].choices) > k]
         yield _changed(programme, x, [(v, *_as_kind(programme, v, x[v], k + 1), 0.0) for v in able])
+
+
+def _unwished(programme: Programme, label: str | None = None) -> Programme:
+    """Return a programme without its wishes, or without those of one label alone."""
+    problem = programme.problem
+    left = [replace(each, usable_share=None) if label in (None, each.label) else each for each in problem.unknowns]
+    return Programme(replace(problem, unknowns=left), programme.curves, programme.measured, programme.seen)
+
+
+def nearest_alone(problem: Problem) -> tuple[str, float, float] | None:
+    """Return of several wishes the farthest off, its share, and what it can be beside the others; None for nothing."""
+    programme, x = _first(problem)
+    farthest = int(programme.wishes(solved(_unwished(programme), x, ROUGH))[0].argmax())
+    goal = programme.goals[programme.wished[farthest]]
+    own = [k for k, g in enumerate(programme.wished) if programme.goals[g].label == goal.label]
+    beside = _unwished(programme, goal.label)
+    excess, x = least_excess(beside, x, of_limits=False)
+    if excess > 2 * MET:
+        return None
+    kept = [beside.spent, beside.wishes]
+    x = _least(programme, lambda x: (programme.wishes(x)[0][own], programme.wishes(x)[1][own]), kept, x)
+    share = goal.share(max(programme.goal_variances(x)[programme.wished[k]] for k in own) / ROUNDED)
+    return goal.label, float(goal.wanted or 0), floor(share * 10_000) / 10_000
 
 
 def smallest_limits(problem: Problem) -> float:

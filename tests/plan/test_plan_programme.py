@@ -1,6 +1,7 @@
 """Drafts of whole programmes: wished shares, kinds, derived tables, and what other limits would be worth."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,19 @@ def test_a_wish_that_cannot_be_had_is_refused_with_the_nearest(draft: Path, caps
     assert "emp_county: " in message
     assert "in place of 0.99" in message
     assert f"every limit about {prdp.frontier(draft)['needed']:.3g} times as large" in message
+
+
+def test_a_refusal_says_what_the_farthest_wish_can_be_beside_all_others(draft: Path, capsys: Any) -> None:
+    """That is granted, and hardly more of it is."""
+    asked = DRAFT.replace("emp_state: {sizes", "emp_state: {usable: 0.9, sizes")
+    draft.write_text(asked.replace("usable: 0.3", "usable: 0.99"))
+    assert main(["calibrate", str(draft)]) == 3
+    had = re.search(r"hold with emp_county: (\S+) in place of 0.99, all others as asked", capsys.readouterr().err)
+    assert had is not None
+    draft.write_text(asked.replace("usable: 0.3", f"usable: {had[1]}"))
+    assert main(["calibrate", str(draft)]) == 0
+    draft.write_text(asked.replace("usable: 0.3", f"usable: {float(had[1]) + 0.01}"))
+    assert main(["calibrate", str(draft)]) == 3
 
 
 def test_what_no_limits_can_give_is_refused_as_that(draft: Path, capsys: Any) -> None:

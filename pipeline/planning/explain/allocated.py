@@ -14,7 +14,7 @@ from pipeline.accounting.accountant import Charged, check
 from pipeline.accounting.allocation import relaxed, settled
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme_search import Unreached, smallest_limits
+from pipeline.accounting.programme_search import Unreached, nearest_alone, smallest_limits
 from pipeline.accounting.targets import CalibrationError, unusable
 from pipeline.base.errors import BudgetRefused, PlanError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
@@ -86,7 +86,7 @@ def allocated_plan(
     try:
         everywhere, chosen = allocation.places, settled(problem)
     except Unreached as error:
-        raise BudgetRefused(f"refused by the draft's limits: {error}", _needed(smallest_limits(problem))) from None
+        raise BudgetRefused(f"refused by the draft's limits: {error}", *_nearest(problem)) from None
     except CalibrationError as error:
         raise PlanError(f"{path}: calibrate: {error}") from None
     except Unmet as unmet:
@@ -378,10 +378,17 @@ def _refusal(problem: Problem, unmet: Unmet) -> Iterator[str]:
     yield "ask for less accuracy, or raise the limit in the plan's budget"
 
 
-def _needed(excess: float) -> str:
-    if not isfinite(excess):
-        return "no limits are large enough: the cells' totals are too small for noise of half a step; ask for less"
-    return f"ask for less, or have all of it with every limit about {exp(excess):.3g} times as large"
+def _nearest(problem: Problem) -> Iterator[str]:
+    """Yield lines: what the wish that is farthest off could be alone, and which limits all wishes would take."""
+    wishes = [each for each in problem.unknowns if each.usable_share is not None]
+    if len(wishes) > 1 and (alone := nearest_alone(problem)):
+        label, wanted, share = alone
+        yield f"it would hold with {label}: {share:.4g} in place of {wanted:.4g}, all others as asked"
+    factor = exp(smallest_limits(problem))
+    if isfinite(factor):
+        yield f"ask for less, or have all of it with every limit about {factor:.3g} times as large"
+    else:
+        yield "no limits are large enough: the cells' totals are too small for noise of half a step; ask for less"
 
 
 def _could(unknown: Unknown, n: int) -> str:
