@@ -46,13 +46,14 @@ def main() -> None:
     print(f"{len(records):,} establishments; states {', '.join(given.states)}")
     usable = "usable of 10 to 99, 100 to 999, …: released → reconciled"
     print(f"{'table':22}{'cells':>9}{'variance':>10}{'saved':>7}   {usable}")
-    for group in groups_of(_tables(plan)):
+    for group in groups_of(tables_of(plan)):
         if measure_of(group.statistic) in given.statistics and len(group.tables) > 1:
             _show(group, codes, records, given.cells)
     _splits()
 
 
-def _tables(plan: Plan) -> list[ReleasedTable]:
+def tables_of(plan: Plan) -> list[ReleasedTable]:
+    """Return the measured tables of a plan as if they were released."""
     structure = Structure.of(plan)
     tables = []
     for query in plan.queries:

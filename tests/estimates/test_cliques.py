@@ -1,12 +1,22 @@
 """Vectors of the largest tables in place of the finest common cells: the same estimates, and bounds that hold."""
 
+import shutil
+import tracemalloc
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 
+import prdp
+from benchmarks.worth import tables_of
+from pipeline.plan.load import load_plan
+from pipeline.publication.reconcile.public_totals import Atoms
+from pipeline.publication.reconcile.released_tables import Group as ReleasedGroup
+from pipeline.publication.reconcile.released_tables import groups_of
 from tests.estimates.test_solve import any_group
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
 from udfs.estimates import residuals as module
@@ -14,7 +24,7 @@ from udfs.estimates import solve
 from udfs.estimates.cliques import Cliques, TooLarge, _within
 from udfs.estimates.group import Group
 from udfs.estimates.residuals import Residuals
-from udfs.estimates.rounding import raked
+from udfs.estimates.rounding import above_zero, raked
 from udfs.estimates.solve import CliqueSolver, Estimates
 from udfs.estimates.tables import EstimateError, Observed, Sums, common
 from udfs.estimates.variances import Variances
@@ -310,6 +320,17 @@ def test_what_is_displayed_keeps_exact_sums_where_small_cells_are_noise_alone() 
     assert off(clipped * truth.sum() / clipped.sum()) > 0.2  # a broken twin: what is below 0 is taken from all others
 
 
+def test_what_lies_below_zero_is_taken_from_all_alike() -> None:
+    """The nearest sums of at least 0 that have the same total, by bisection; of a class of much noise, from itself."""
+    random = np.random.default_rng(3)
+    sums = random.gamma(0.3, 50, size=(40, 6)) + random.normal(0, 8, size=(40, 6))
+    shift = brentq(lambda off: np.maximum(sums - off, 0).sum() - sums.sum(), 0, 100, xtol=1e-12)
+    np.testing.assert_allclose(above_zero(sums), np.maximum(sums - shift, 0), atol=1e-8)
+    noisy = sums + np.where(np.arange(6) == 5, random.normal(0, 8_000, size=(40, 6)), 0)
+    for near, total in ((above_zero(noisy), noisy), (above_zero(noisy.T).T, noisy)):
+        np.testing.assert_allclose(near.sum(axis=0), np.maximum(total.sum(axis=0), 0), atol=1e-6)
+
+
 def test_what_is_displayed_of_a_clique_keeps_what_another_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Counties by size tell states by size well, of which the many small industries of a state tell next to nothing."""
     random = np.random.default_rng(8)
@@ -332,3 +353,33 @@ def test_what_is_displayed_of_a_clique_keeps_what_another_one_tells(monkeypatch:
 def _of_own_tables(self: Cliques, tables: list[Observed]) -> list[list[Sums]]:
     pairs = [[(_within(one.levels, each.positions), each.widths) for each in tables] for one in self.cliques]
     return [[Sums(positions, widths) for positions, widths in each if positions is not None] for each in pairs]
+
+
+@pytest.mark.drill
+def test_the_programmes_records_take_few_steps_and_little_memory(tmp_path: Path) -> None:
+    """Of conf/plans/cbp.yaml: ten states in 40 steps, though areas cross states, and in some ten vectors at once."""
+    for states, most in ((["44", "56"], 20), (["09", "10", "24", "25", "33", "34", "36", "42", "44", "51"], 40)):
+        folder = tmp_path / states[-1]
+        prdp.generate_like("cbp-2011", folder, states=states)
+        shutil.copy(Path(__file__).parents[2] / "conf" / "plans" / "cbp.yaml", folder)
+        every = groups_of(tables_of(load_plan(folder / "cbp.yaml")))
+        tables = next(of_noise(group) for group in every if group.statistic.measure is None)
+        tracemalloc.start()
+        solver = CliqueSolver(Group(tables), CLOSE, UNIT, most=10**7)
+        vector, left = solver.estimate()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert 0 < solver.iterations <= most
+        assert left <= CLOSE
+        assert peak <= 13 * vector.nbytes
+
+
+def of_noise(group: ReleasedGroup) -> list[Observed]:
+    """A group's tables, of noise alone: steps depend on variances, and on values next to nothing."""
+    atoms = Atoms.of(group.tables[0].domain, {each.name: each.cells for each in group.tables})
+    random, tables = np.random.default_rng(0), []
+    for each in group.tables:
+        variance, widths = atoms.placed(each.cells, each.variance(None)), atoms.widths(each.cells)
+        values = np.sqrt(variance) * random.normal(size=widths)
+        tables.append(Observed(each.name, atoms.positions(each.cells), widths, values, variance))
+    return tables

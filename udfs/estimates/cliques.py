@@ -15,7 +15,15 @@ from itertools import combinations
 import numpy as np
 
 from udfs.estimates.group import Group, Known, Weights
-from udfs.estimates.tables import EstimateError, Int32s, Observed, Positions, Sums, joint_positions
+from udfs.estimates.tables import (
+    EstimateError,
+    Int32s,
+    Observed,
+    Positions,
+    Step,
+    Sums,
+    joint_positions,
+)
 from udfs.numbers.arrays import Floats
 
 Levels = tuple[Int32s, ...]  # of one clique: on each axis the block of each entry
@@ -305,3 +313,92 @@ def _is_tree(levels: Sequence[Levels]) -> bool:
     edges = sum(_shared(ranks, one, other) for one, other in _tree(levels) if other is not None)
     steps: int = sum(map(sum, ranks)) - sum(max(axis) for axis in zip(*ranks, strict=True))
     return edges == steps
+
+
+# The axes of cliques: their levels, one inside the other, and a measure of their entries.
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """An axis that is averaged over: its levels, coarsest first, each inside the one before, and their measure."""
+
+    levels: list[Int32s]
+    entries: Floats
+    measure: list[Floats]
+    steps: list[Step]  # from level j + 1 to level j
+
+    @classmethod
+    def of(cls, levels: list[Int32s], entries: Floats) -> "Axis":
+        """Return the axis of these levels, a measure of its entries given."""
+        measure = [added(labels, entries, count(labels)) for labels in levels]
+        steps = []
+        for coarse, fine, above, below in zip(levels, levels[1:], measure, measure[1:], strict=False):
+            to = inside(fine, coarse)
+            steps.append(Step(to, count(coarse), below / above[to]))
+        return cls(levels, entries, measure, steps)
+
+    def number(self, labels: Int32s) -> int:
+        """Return the number of the finest level that these blocks lie inside or are."""
+        return max(number for number, one in enumerate(self.levels) if coarser(labels, one) is not None)
+
+
+def added(to: Int32s, values: Floats, width: int) -> Floats:
+    """Return the sum of the values at each position; those at −1 are left out."""
+    held = to >= 0
+    return np.bincount(to[held], weights=values[held], minlength=width).astype(np.float64, copy=False)
+
+
+def level_of(known: Known, axis: int, labels: Int32s) -> Int32s:
+    """Return in which block of a level each position of a table lies; −1 of one without entries."""
+    positions = known.table.positions[axis]
+    to = np.full(known.table.widths[axis], -1, dtype=np.int32)
+    to[positions[positions >= 0]] = labels[positions >= 0]
+    return to
+
+
+def _comparable(one: Int32s, other: Int32s) -> bool:
+    return coarser(one, other) is not None or coarser(other, one) is not None
+
+
+def levels_between(cliques: Cliques, axis: int) -> list[Int32s]:
+    """Return the levels of an axis from the coarsest: those of cliques, and of the tables that fit between them."""
+    known = sorted(cliques.group.known, key=lambda one: -float(np.max(one.weights)))
+    own = [one.levels[axis] for one in cliques.cliques]
+    own += [blocks(one.table.positions[axis], one.table.widths[axis]) for one in known]
+    kept = [np.zeros(len(own[0]), dtype=np.int32)]
+    for labels in own:
+        if any(count(other) == count(labels) and coarser(labels, other) is not None for other in kept):
+            continue
+        if all(_comparable(labels, other) for other in kept):
+            kept.append(labels)
+    return sorted(kept, key=count)
+
+
+def measure_of_entries(known: list[Known], axis: int) -> Floats:
+    """Return a measure of the axis's entries: even, or as the variances of the finest table where they differ."""
+    entries = np.ones(len(known[0].table.positions[axis]))
+    uneven = [one for one in known if one.variance.shape[axis] > 1]
+    if not uneven:
+        return entries
+    table = max(uneven, key=lambda one: one.table.widths[axis])
+    others = tuple(other for other in range(table.variance.ndim) if other != axis)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        variance = np.exp(np.log(table.variance).mean(axis=others))
+    positions = table.table.positions[axis]
+    held = (positions >= 0) & np.isfinite(variance[positions]) & (variance[positions] > 0)
+    each = variance / np.maximum(np.bincount(positions[positions >= 0], minlength=len(variance)), 1)
+    entries[held] = each[positions[held]]
+    entries[~held] = entries[held].mean() if held.any() else 1.0
+    return entries
+
+
+def uneven_axis(known: list[Known]) -> int:
+    """Return the axis that is inverted: one on which levels cross, else the one with most entries."""
+    axes = range(len(known[0].table.widths))
+
+    def crossing(axis: int) -> int:
+        of_tables = (blocks(each.table.positions[axis], each.table.widths[axis]) for each in known)
+        levels = {one.tobytes(): one for one in of_tables}
+        return sum(not _comparable(one, other) for one, other in combinations(levels.values(), 2))
+
+    return max(axes, key=lambda axis: (crossing(axis), len(known[0].table.positions[axis])))

@@ -9,6 +9,8 @@ tables share. On each part the normal equations are nearly a product cell by cel
 from dataclasses import dataclass, field
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import splu
 
 from udfs.estimates.group import Group, Known
 from udfs.estimates.tables import Int32s, Sums, joint_positions
@@ -375,3 +377,40 @@ def _best(group: Group, start: Floats) -> list[str]:
         after = max((best[name] for name in group.within[known.name]), default=(0.0, []), key=lambda one: one[0])
         best[known.name] = gain + after[0], [known.name, *after[1]]
     return max(best.values(), default=(0.0, []), key=lambda one: one[0])[1]
+
+
+class Inverse:
+    """The coarser cells' part of K⁻¹, K = 1 + Σ r·AᵀA over coarser cells of one axis, r the weight of each.
+
+    K⁻¹ = 1 − Aᵀ(1/r + AAᵀ)⁻¹A; the inner matrix is inverted by the inverses of its sparse factors.
+    """
+
+    def __init__(self, sums: sparse.csr_array, weights: Floats) -> None:
+        self.kept = np.flatnonzero(weights > 0)
+        if len(self.kept):
+            own = sums[self.kept]
+            self._core = sparse.csr_array(sparse.diags_array(1 / weights[self.kept]) + own @ own.T)
+            solved = splu(self._core.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
+            self._lower = _inverted(sparse.csr_array(solved.L)).tocsc()[:, solved.perm_r].tocsr()
+            upper = sparse.csr_array(solved.U)
+            scale = sparse.diags_array(1 / upper.diagonal())
+            self._upper = (_inverted(sparse.csr_array(scale @ upper)) @ scale).tocsr()[solved.perm_c]
+
+    def solve(self, sums: Floats) -> Floats:
+        """Return (1/r + AAᵀ)⁻¹ of columns of sums; 0 of cells without weight."""
+        out = np.zeros(sums.shape)
+        if len(self.kept):
+            right = sums[self.kept]
+            inner = self._upper @ (self._lower @ right)
+            out[self.kept] = inner + self._upper @ (self._lower @ (right - self._core @ inner))  # refined
+        return out
+
+
+def _inverted(triangle: sparse.csr_array) -> sparse.csr_array:
+    """Return the inverse of 1 − N, N strictly triangular: (1 + N)·(1 + N²)·(1 + N⁴)·…, until the power is 0."""
+    out = sparse.eye_array(triangle.shape[0], format="csr")
+    power = sparse.csr_array(out - triangle)
+    while power.nnz:
+        out = sparse.csr_array(out + out @ power)
+        power = sparse.csr_array(power @ power)
+    return out

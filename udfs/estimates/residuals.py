@@ -6,20 +6,41 @@ remaining axis alone, on which levels may cross (counties, states and metropolit
 they are, by sparse elimination of the coarser cells (docs/mathematics.md, section 14).
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, pairwise, product
-from math import prod
-from typing import NamedTuple, TypeVar
+from itertools import pairwise, product
+from math import fsum, prod
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
-from scipy.sparse.linalg import splu
 
-from udfs.estimates.cliques import Cliques, blocks, coarser, count, inside
+from udfs.estimates.cliques import (
+    Axis,
+    Cliques,
+    added,
+    blocks,
+    coarser,
+    count,
+    inside,
+    level_of,
+    levels_between,
+    measure_of_entries,
+    uneven_axis,
+)
 from udfs.estimates.group import Known
-from udfs.estimates.tables import Along, Int32s
+from udfs.estimates.preconditioners import Inverse
+from udfs.estimates.tables import (
+    Along,
+    Int32s,
+    Node,
+    Sums,
+    analysed,
+    averaged,
+    composed,
+    in_order,
+    shaped,
+)
 from udfs.numbers.arrays import Floats
 
 LEAST = 1e-4  # of what coarser cells know least: where no table knows the cells of a residual by themselves
@@ -27,114 +48,7 @@ NOTHING, ROUNDING = 1e-6, 1e-12  # of a residual: what no table represents of it
 MOST_ROUNDS = 50  # to represent it where no table knows the cells of a residual by themselves
 MOST_KINDS = 64  # of inverses in one residual
 NEAR = 0.02  # logarithms of weights that differ by less count as equal
-
-Scalar = TypeVar("Scalar", bound=np.generic)
-Node = tuple[int, ...]  # a level of each axis by its number, coarser ones first; 0 on the axis that is inverted
-
-
-class Step(NamedTuple):
-    """From a level to the next coarser one: where blocks lie, and the share of each in the block that it lies in."""
-
-    along: Along
-    share: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class Axis:
-    """An axis that is averaged over: its levels, coarsest first, each inside the one before, and their measure."""
-
-    levels: list[Int32s]
-    entries: Floats
-    measure: list[Floats]
-    steps: list[Step]  # from level j + 1 to level j
-
-    @classmethod
-    def of(cls, levels: list[Int32s], entries: Floats) -> "Axis":
-        """Return the axis of these levels, a measure of its entries given."""
-        measure = [_added(labels, entries, count(labels)) for labels in levels]
-        steps = []
-        for coarse, fine, above, below in zip(levels, levels[1:], measure, measure[1:], strict=False):
-            to = inside(fine, coarse)
-            steps.append(Step(Along(to, count(coarse)), below / above[to]))
-        return cls(levels, entries, measure, steps)
-
-    def number(self, labels: Int32s) -> int:
-        """Return the number of the finest level that these blocks lie inside or are."""
-        return max(number for number, one in enumerate(self.levels) if coarser(labels, one) is not None)
-
-
-def _added(to: Int32s, values: Floats, width: int) -> Floats:
-    held = to >= 0
-    return np.bincount(to[held], weights=values[held], minlength=width).astype(np.float64, copy=False)
-
-
-def _shaped(values: NDArray[Scalar], axis: int, dimensions: int) -> NDArray[Scalar]:
-    return values.reshape([-1 if other == axis else 1 for other in range(dimensions)])
-
-
-def analysed(
-    cells: Floats, node: Node, axes: Mapping[int, Axis], todo: Sequence[int] | None = None
-) -> Iterator[tuple[Node, Floats]]:
-    """Yield of a function of cells, at the levels `node`, its part in each residual, which it is the sum of."""
-    todo = list(axes) if todo is None else todo
-    if not todo:
-        yield node, cells
-        return
-    axis, rest = todo[0], todo[1:]
-    for level in range(node[axis], 0, -1):
-        along, share = axes[axis].steps[level - 1]
-        means = along.up(cells * _shaped(share, axis, cells.ndim), axis)
-        yield from analysed(cells - along.down(means, axis), _moved(node, axis, level), axes, rest)
-        cells = means
-    yield from analysed(cells, _moved(node, axis, 0), axes, rest)
-
-
-def _moved(node: Node, axis: int, level: int) -> Node:
-    return (*node[:axis], level, *node[axis + 1 :])
-
-
-def composed(
-    parts: Mapping[Node, Floats],
-    node: Node,
-    axes: Mapping[int, Axis],
-    todo: Sequence[int] | None = None,
-    *,
-    adjoint: bool,
-) -> Floats:
-    """Return cells at the levels `node` from parts in all coarser crossings.
-
-    `adjoint`: totals of cells, the transpose of what `analysed` does; else functions of cells, which it undoes.
-    """
-    todo = list(axes) if todo is None else todo
-    if not todo:
-        return parts[node]
-    axis, rest = todo[0], todo[1:]
-    cells = composed(parts, _moved(node, axis, 0), axes, rest, adjoint=adjoint)
-    for level in range(1, node[axis] + 1):
-        along, share = axes[axis].steps[level - 1]
-        own = composed(parts, _moved(node, axis, level), axes, rest, adjoint=adjoint)
-        below = cells - along.up(own, axis) if adjoint else cells
-        cells = own + along.down(below, axis) * (_shaped(share, axis, own.ndim) if adjoint else 1.0)
-    return cells
-
-
-class Inverse:
-    """K⁻¹ of K = 1 + Σ r·AᵀA over coarser cells of one axis, r the weight of each cell."""
-
-    def __init__(self, sums: sparse.csr_array, weights: Floats) -> None:
-        kept = np.flatnonzero(weights > 0)
-        self.sums = sums[kept]
-        self.solved = None
-        if len(kept):
-            core = sparse.diags_array(1 / weights[kept]) + self.sums @ self.sums.T
-            self.solved = splu(core.tocsc(), permc_spec="MMD_AT_PLUS_A", options={"SymmetricMode": True})
-
-    def times(self, right: Floats) -> Floats:
-        """Return K⁻¹·right, column by column."""
-        if self.solved is None:
-            return right
-        out: Floats = right - self.sums.T @ self.solved.solve(self.sums @ right)
-        return out
+SLAB = 2**16  # cells that a thread takes apart at a time: what is made of them stays in its cache
 
 
 class Share(NamedTuple):
@@ -147,88 +61,114 @@ class Share(NamedTuple):
 class Residual:
     """N⁻¹ of one residual: a column for each crossing of the other axes' cells, solved along one axis.
 
-    `own` is the weight of the finest cells of a column, `ratios` that of each coarser level over it, of columns alike.
+    `gain` is 1 over the weight of the finest cells of a column, `ratios` are weights of coarser levels over it, of
+    columns alike. A right side is a function of the finest cells, of which the sums over coarser cells are enough here,
+    and functions of coarser cells that are to be added to it (`said`). `others`: levels that need have no weight.
     """
 
-    def __init__(self, finest: Int32s, axis: int, columns: int, weights: Mapping[str, tuple[Int32s, Floats]]) -> None:
-        self.axis, self.width = axis, count(finest)
-        levels: dict[bytes, int] = {}
-        sums: list[sparse.csr_array] = []
-        total = [np.zeros(columns)]
-        place = dict[str, int]()
+    def __init__(
+        self,
+        finest: Int32s,
+        axis: int,
+        shape: tuple[int, ...],
+        weights: Mapping[str, tuple[Int32s, Floats]],
+        others: Sequence[Int32s],
+    ) -> None:
+        self.axis, self.shape = axis, shape
+        width, columns = count(finest), prod(shape)
+        self.levels: dict[bytes, Int32s] = {}  # where the finest cells lie in coarser ones
+        self._numbers: dict[bytes, int] = {}
+        for labels in others:
+            self._level(inside(finest, labels))
+        total, place = [np.zeros(columns), *(np.zeros(columns) for _ in self.levels)], dict[str, int]()
         for name, (labels, weight) in weights.items():
             to = inside(finest, labels)
-            key = b"" if np.array_equal(to, np.arange(self.width)) else to.tobytes()
-            if key and key not in levels:
-                levels[key] = len(sums)
-                held = np.flatnonzero(to >= 0)
-                shape = (int(to.max()) + 1, self.width)
-                sums.append(sparse.csr_array((np.ones(len(held)), (to[held], held)), shape=shape))
+            place[name] = 0 if np.array_equal(to, np.arange(width)) else 1 + self._level(to)
+            if place[name] == len(total):
                 total.append(np.zeros(columns))
-            place[name] = 1 + levels[key] if key else 0
             total[place[name]] += weight.reshape(-1)
-        own, others = total[0], np.array(total[1:]).reshape(len(sums), columns)
-        least = np.where(others > 0, others, np.inf).min(axis=0, initial=np.inf)
+        own, coarse = total[0], np.array(total[1:]).reshape(len(total) - 1, columns)
+        least = np.where(coarse > 0, coarse, np.inf).min(axis=0, initial=np.inf)
         self.unknown = np.flatnonzero((own == 0) & np.isfinite(least))
         self.untold = np.flatnonzero((own == 0) & np.isinf(least))  # no table tells anything: nothing comes there
-        some = float(np.concatenate([own, others.reshape(-1)]).max(initial=0.0)) or 1.0
-        self.own = np.where(own > 0, own, LEAST * np.where(np.isinf(least), some, least))
-        self.kinds, self.ratios = _alike(others / self.own)
+        self.lost = np.concatenate([self.unknown, self.untold])  # what is left of it no table represents
+        some = float(np.concatenate([own, coarse.reshape(-1)]).max(initial=0.0)) or 1.0
+        known = np.where(own > 0, own, LEAST * np.where(np.isinf(least), some, least))
+        self.gain = 1 / known.reshape(shape)
+        self.kinds, self.ratios = _alike(coarse / known)
+        sums = [_summing(to, width) for to in self.levels.values()]
         starts = np.cumsum([0, *(one.shape[0] for one in sums)])
-        self.rows = [slice(a, b) for a, b in pairwise(starts)]
-        self.sums = sparse.csr_array(sparse.vstack(sums)) if sums else sparse.csr_array((0, self.width))
-        self.inverses = [Inverse(self.sums, np.repeat(ratios, np.diff(starts))) for ratios in self.ratios]
+        self.rows = [slice(int(a), int(b)) for a, b in pairwise(starts)]
+        stacked = sparse.csr_array(sparse.vstack(sums)) if sums else sparse.csr_array((0, width))
+        self.gram, self._spread = sparse.csr_array(stacked @ stacked.T), sparse.csr_array(stacked.T)
+        self.inverses = [Inverse(stacked, np.repeat(ratios, np.diff(starts))) for ratios in self.ratios]
         self.shares = {}
         for name, (_, weight) in weights.items():
             of = total[place[name]]
             share = np.divide(weight.reshape(-1), of, out=np.zeros(of.size), where=of > 0)
-            self.shares[name] = Share(place[name] - 1 if place[name] else None, share)
+            self.shares[name] = Share(place[name] - 1 if place[name] else None, share.reshape(shape))
 
-    def _columns(self, cells: Floats) -> Floats:
-        return np.moveaxis(cells, self.axis, 0).reshape(cells.shape[self.axis], -1)
+    def _level(self, to: Int32s) -> int:
+        self.levels.setdefault(to.tobytes(), to)
+        return list(self.levels).index(to.tobytes())
 
-    def _back(self, columns: Floats, shape: tuple[int, ...]) -> Floats:
-        widths = (len(columns), *shape[: self.axis], *shape[self.axis + 1 :])
+    def rows_of(self, to: Int32s) -> slice:
+        """Return the rows of a coarser level."""
+        return self.rows[list(self.levels).index(to.tobytes())]
+
+    def zeros(self) -> Floats:
+        """Return nothing of all coarser cells."""
+        return np.zeros((*self.shape[: self.axis], self.gram.shape[0], *self.shape[self.axis + 1 :]))
+
+    def columns(self, cells: Floats) -> Floats:
+        """Return cells as columns, rows along the axis."""
+        return np.moveaxis(cells, self.axis, 0).reshape(cells.shape[self.axis], prod(self.shape))
+
+    def back(self, columns: Floats) -> Floats:
+        """Return columns as cells."""
+        widths = (len(columns), *self.shape[: self.axis], *self.shape[self.axis + 1 :])
         return np.moveaxis(columns.reshape(widths), 0, self.axis)
 
-    def _through(self, columns: Floats) -> Floats:
-        """Return K⁻¹ of columns, those of one kind together."""
+    def _inner(self, sums: Floats, kinds: Int32s) -> Floats:
+        """Return the coarser cells' part of K⁻¹ from columns of sums, of these kinds."""
         if len(self.inverses) == 1:
-            return self.inverses[0].times(columns)
-        out = np.empty(columns.shape)
+            return self.inverses[0].solve(sums)
+        out = np.empty(sums.shape)
         for kind, inverse in enumerate(self.inverses):
-            mine = np.flatnonzero(self.kinds == kind)
-            out[:, mine] = inverse.times(columns[:, mine])
+            mine = np.flatnonzero(kinds == kind)
+            out[:, mine] = inverse.solve(sums[:, mine])
         return out
 
-    def solve(self, right: Floats) -> Floats:
-        """Return N⁻¹·right."""
-        return self._back(self._through(self._columns(right)) / self.own, right.shape)
+    def solved(self, sums: Floats, said: Floats) -> tuple[Floats, Floats]:
+        """Return of K⁻¹·right, as columns, the sums over coarser cells, and what of these is added to the finest."""
+        every = self.columns(sums) + self.gram @ self.columns(said)
+        inner = self._inner(every, self.kinds)
+        return every - self.gram @ inner, self.columns(said) - inner
 
-    def eliminated(self, right: Floats) -> tuple[Floats, float]:
-        """Return what `represented` makes the tables' parts of, and what is left that they do not represent.
-
-        That is K⁻¹·right; where no table knows the finest cells, what these would represent is eliminated again.
-        """
-        columns = self._columns(right)
-        least = ROUNDING * float(np.abs(columns).max(initial=0.0))
-        left = float(np.abs(columns[:, self.untold]).max(initial=0.0))
-        columns = self._through(columns)
-        rounds, rest = 0, np.zeros_like(columns) if len(self.unknown) else columns[:, :0]
-        if len(self.unknown):
-            rest[:, self.unknown] = columns[:, self.unknown]
+    def eliminated(self, sums: Floats, said: Floats) -> tuple[Floats, Floats]:
+        """Return the same of what tables represent the right side by, and of what is left where no table knows
+        the finest cells: what these would represent is eliminated again and again."""
+        sums, said = self.solved(sums, said)
+        least = ROUNDING * float(np.abs(sums).max(initial=0.0))
+        rest, kinds, rounds = sums[:, self.unknown], self.kinds[self.unknown], 0
         while rounds < MOST_ROUNDS and np.abs(rest).max(initial=0.0) > least:
-            rest, rounds = self._through(rest), rounds + 1
-            columns = columns + rest
-        return self._back(columns, right.shape), max(left, float(np.abs(rest).max(initial=0.0)))
+            inner, rounds = self._inner(rest, kinds), rounds + 1
+            rest = rest - self.gram @ inner
+            sums[:, self.unknown] += rest
+            said[:, self.unknown] -= inner
+        return sums, said
 
-    def represented(self, name: str, eliminated: Floats) -> Floats:
-        """Return a table's part in the right side: functions of the cells of all tables that it is the sum of."""
-        level, share = self.shares[name]
-        columns = self._columns(eliminated)
-        if level is not None:
-            columns = (self.sums[self.rows[level]] @ columns) * self.ratios[self.kinds, level]
-        return self._back(columns * share, eliminated.shape)
+    def spread(self, said: Floats, rows: slice) -> Floats:
+        """Return what columns of coarser cells add to some rows of the finest cells."""
+        return self.back(self._spread[rows] @ said)
+
+    def represented(self, name: str, finest: Floats | None, sums: Floats) -> Floats:
+        """Return a table's part in the right side: functions of cells of all tables that it is the sum of."""
+        level = self.shares[name].level
+        if level is None:
+            assert finest is not None
+            return finest
+        return self.back(sums[self.rows[level]] * self.ratios[self.kinds, level])
 
 
 def _alike(ratios: Floats) -> tuple[Int32s, Floats]:
@@ -244,48 +184,80 @@ def _alike(ratios: Floats) -> tuple[Int32s, Floats]:
         near *= 2
 
 
+class Use(NamedTuple):
+    """Cells of one level of the inverted axis, as a clique adds them up: in which residuals it enters them, as what.
+
+    `owned`: sums of the clique's own finest cells, of which the residual is made; else what it says beside another's.
+    """
+
+    sums: Sums
+    top: Node
+    rows: Mapping[Node, slice]
+    owned: bool
+
+
 class Residuals:
-    """M⁻¹ over vectors of cliques; symmetric and positive, and the same for all ways to write a function of them."""
+    """M⁻¹ over vectors of cliques; symmetric and positive, and the same for all ways to write a function of them.
+
+    Where a clique has the finest cells of a residual, these are taken apart and put together by slabs of the inverted
+    axis: its coarser cells alone mix them, and of these few sums are enough.
+    """
 
     def __init__(self, cliques: Cliques) -> None:
         self.cliques = cliques
         known = cliques.group.known
         self.dimensions = len(known[0].table.widths)
-        self.axis = _uneven(known)
+        self.axis = uneven_axis(known)
         self.axes = {
-            axis: Axis.of(_levels(cliques, axis), _measure(known, axis))
+            axis: Axis.of(levels_between(cliques, axis), measure_of_entries(known, axis))
             for axis in range(self.dimensions)
             if axis != self.axis
         }
+        known_of = {one.name: one for one in known}
+        few = sorted(self.axes, key=lambda axis: len(self.axes[axis].steps))  # those of many are faster by themselves
+        self.steps = {axis: self.axes[axis].steps for axis in few}
         self.tops = [self._node(one.levels) for one in cliques.cliques]
         self.of = {one.name: self._node(list(map(blocks, one.table.positions, one.table.widths))) for one in known}
         self.nodes: dict[Node, Residual] = {}
         self._stated: dict[Node, Residual] = {}  # of the tables that represent functions in a residual
-        finest: dict[Node, Int32s] = {}
-        for one, top in zip(cliques.cliques, self.tops, strict=True):
+        labels = [one.levels[self.axis] for one in cliques.cliques]
+        tell: dict[Node, list[int]] = {}
+        for number, top in enumerate(self.tops):
             for node in product(*(range(level + 1) for level in top)):
-                if node not in finest or count(one.levels[self.axis]) > count(finest[node]):
-                    finest[node] = one.levels[self.axis]
-        for node, labels in finest.items():
+                tell.setdefault(node, []).append(number)
+        self._owners = {node: max(telling, key=lambda number: count(labels[number])) for node, telling in tell.items()}
+        for node, owner in self._owners.items():
             weights = {
                 one.name: (one.table.positions[self.axis], self._weight(one, node))
                 for one in known
-                if all(a >= b for a, b in zip(self.of[one.name], node, strict=True))
+                if _at_least(self.of[one.name], node)
             }
-            columns = prod(len(of.measure[node[axis]]) for axis, of in self.axes.items())
-            self.nodes[node] = self._stated[node] = Residual(labels, self.axis, columns, weights)
-            stated = {one.name: weights[one.name] for one in known if one.name in weights and self._states(one, node)}
-            if len(stated) < len(weights):
-                self._stated[node] = Residual(labels, self.axis, columns, stated)
+            shape = tuple(len(self.axes[i].measure[node[i]]) if i in self.axes else 1 for i in range(self.dimensions))
+            others = [labels[number] for number in tell[node] if number != owner]
+            stating = {name: float(self._states(known_of[name], node)) for name in weights}
+            self.nodes[node] = self._stated[node] = Residual(labels[owner], self.axis, shape, weights, others)
+            if not all(stating.values()):
+                stated = {name: (positions, weight * stating[name]) for name, (positions, weight) in weights.items()}
+                self._stated[node] = Residual(labels[owner], self.axis, shape, stated, others)
         self.bounds = not any(len(one.unknown) + len(one.untold) for one in self._stated.values())
-        self._into = [
-            {
-                node: Along(inside(labels, one.levels[self.axis]), count(one.levels[self.axis]))
-                for node, labels in finest.items()
-                if all(a >= b for a, b in zip(top, node, strict=True))
-            }
-            for one, top in zip(cliques.cliques, self.tops, strict=True)
-        ]
+        self._uses = [list(self._uses_of(number, tell, labels)) for number in range(len(labels))]
+
+    def _uses_of(self, number: int, tell: Mapping[Node, list[int]], labels: Sequence[Int32s]) -> Iterator[Use]:
+        shape = self.cliques.cliques[number].group.shape
+        every: dict[tuple[bool, bytes], tuple[Int32s, dict[Node, slice]]] = {}
+        for node in (node for node, telling in tell.items() if number in telling):
+            owner, residual = self._owners[node], self.nodes[node]
+            own = np.arange(shape[self.axis], dtype=np.int32)
+            rows = [(own, residual.rows_of(inside(labels[owner], labels[number])))] if owner != number else []
+            rows = rows or list(zip(residual.levels.values(), residual.rows, strict=True))
+            for to, of in rows:
+                every.setdefault((owner == number, to.tobytes()), (to, {}))[1][node] = of
+        for (owned, _), (to, of_nodes) in every.items():
+            width = int(to.max()) + 1
+            positions = tuple(to if i == self.axis else np.arange(n, dtype=np.int32) for i, n in enumerate(shape))
+            sums = Sums(positions, tuple(width if i == self.axis else n for i, n in enumerate(shape)))
+            top = tuple(max(levels) for levels in zip(*of_nodes, strict=True))
+            yield Use(sums, top, of_nodes, owned)
 
     def _node(self, levels: "tuple[Int32s, ...] | list[Int32s]") -> Node:
         return tuple(self.axes[i].number(one) if i in self.axes else 0 for i, one in enumerate(levels))
@@ -295,13 +267,13 @@ class Residuals:
         weight = known.weights.mean(axis=self.axis, keepdims=True)
         for axis, of in self.axes.items():
             positions, labels = known.table.positions[axis], of.levels[node[axis]]
-            to = _level_of(known, axis, labels)
-            squares = _added(positions, of.entries, len(to)) ** 2
+            to = level_of(known, axis, labels)
+            squares = added(positions, of.entries, len(to)) ** 2
             if weight.shape[axis] == 1:
-                weight = weight * _shaped(_added(to, squares, count(labels)), axis, self.dimensions)
+                weight = weight * shaped(added(to, squares, count(labels)), axis, self.dimensions)
             else:
-                weight = Along(to, count(labels)).up(weight * _shaped(squares, axis, self.dimensions), axis)
-            weight = weight / _shaped(of.measure[node[axis]] ** 2, axis, self.dimensions)
+                weight = Along(to, count(labels)).up(weight * shaped(squares, axis, self.dimensions), axis)
+            weight = weight / shaped(of.measure[node[axis]] ** 2, axis, self.dimensions)
         return np.asarray(weight, dtype=np.float64)
 
     def _states(self, known: Known, node: Node) -> bool:
@@ -312,24 +284,48 @@ class Residuals:
                 return False
         return True
 
-    def _parts(self, right: Floats) -> dict[Node, Floats]:
-        """Return a function of cliques' cells as functions of the finest cells of each residual."""
-        parts: dict[Node, Floats] = {}
-        for top, into, cells in zip(self.tops, self._into, self.cliques.of(right), strict=True):
-            for node, part in analysed(cells, top, self.axes):
-                finer = into[node].down(part, self.axis)
-                parts[node] = parts[node] + finer if node in parts else finer
-        return parts
+    def _told(self, right: Floats) -> tuple[dict[Node, Floats], dict[Node, Floats]]:
+        """Return of a function of cliques' cells, in each residual, the sums of its finest cells, and what is said."""
+        told = [{node: residual.zeros() for node, residual in self.nodes.items()} for _ in range(2)]
+        for top, uses, view in zip(self.tops, self._uses, self.cliques.of(right), strict=True):
+            for use in uses:
+                cells = averaged(use.sums.up(view), top, use.top, self.steps)
+                for node, part in analysed(cells, use.top, self.steps):
+                    if node in use.rows:
+                        told[not use.owned][node][self._at(use.rows[node])] += part
+        return told[0], told[1]
+
+    def _at(self, rows: slice) -> tuple[slice, ...]:
+        return (*(slice(None),) * self.axis, rows)
+
+    def _taken_apart(self, number: int, view: Floats, rows: slice) -> Iterator[tuple[Node, Floats]]:
+        """Yield the parts of some rows of a clique's cells in the residuals of which it has the finest."""
+        for node, part in analysed(view[self._at(rows)].copy(), self.tops[number], self.steps):
+            if self._owners[node] == number:
+                yield node, part
 
     def solve(self, right: Floats) -> Floats:
         """Return M⁻¹·right: totals of cliques that agree."""
-        parts = self._parts(right)
+        told = self._told(right)
         for node, residual in self.nodes.items():
-            parts[node] = residual.solve(parts[node])
+            for one, columns in zip(told, residual.solved(told[0][node], told[1][node]), strict=True):
+                one[node] = residual.back(columns) * residual.gain
         out = self.cliques.zeros()
-        for top, into, view in zip(self.tops, self._into, self.cliques.of(out), strict=True):
-            own = {node: along.up(parts[node], self.axis) for node, along in into.items()}
-            view[...] = composed(own, top, self.axes, adjoint=True)
+        for number, (view, new) in enumerate(zip(self.cliques.of(right), self.cliques.of(out), strict=True)):
+
+            def work(rows: slice, number: int = number, view: Floats = view, new: Floats = new) -> None:
+                every = self._taken_apart(number, view, rows)
+                own = {node: np.multiply(part, self.nodes[node].gain, out=part) for node, part in every}
+                made = composed(own, self.tops[number], self.steps, adjoint=True)
+                if made is not None:
+                    new[self._at(rows)] = made
+
+            deque(in_order(work, _slabs(view, self.axis)), maxlen=0)
+            for use in self._uses[number]:
+                parts = {node: told[use.owned][node][self._at(rows)] for node, rows in use.rows.items()}
+                cells = composed(parts, self.tops[number], self.steps, adjoint=True)
+                if cells is not None:
+                    use.sums.down(cells, new)
         return out
 
     def bound(self, right: Floats) -> float:
@@ -338,79 +334,69 @@ class Residuals:
         r = Σ Aᵀρ, so for every x (rᵀx)² = (Σ ρᵀA·x)² ≤ Σ V·ρ² · Σ (A·x)²/V = Σ V·ρ² · xᵀNx.
         Infinite where tables do not represent all of it.
         """
-        parts, left = self._parts(right), 0.0
-        most = max(float(np.abs(part).max(initial=0.0)) for part in parts.values())
+        sums, said = self._told(right)
+        rest, finest = dict[Node, Floats](), dict[Node, Floats]()
         for node, residual in self._stated.items():
-            parts[node], rest = residual.eliminated(parts[node])
-            left = max(left, rest)
-        total = 0.0 if left <= NOTHING * most else np.inf
-        for known in self.cliques.group.known:
-            top = self.of[known.name]
-            own, width = {}, int(known.table.positions[self.axis].max()) + 1
-            for node, residual in self._stated.items():
-                if known.name in residual.shares:
-                    own[node] = residual.represented(known.name, parts[node])
-                elif all(a >= b for a, b in zip(top, node, strict=True)):
-                    own[node] = np.zeros([width if n == self.axis else m for n, m in enumerate(parts[node].shape)])
-            cells = composed(own, top, self.axes, adjoint=False)
-            for axis, of in self.axes.items():
-                to, width = _level_of(known, axis, of.levels[top[axis]]), len(of.measure[top[axis]])
-                cells = np.where(_shaped(to >= 0, axis, self.dimensions), Along(to, width).down(cells, axis), 0)
-            total += float((known.variance * cells**2).sum())
+            every = residual.columns(said[node])
+            sums[node], rest[node] = residual.eliminated(sums[node], said[node])
+            said[node] = every
+        most = left = 0.0
+        for number, view in enumerate(self.cliques.of(right)):
+
+            def work(rows: slice, number: int = number, view: Floats = view) -> tuple[float, float]:
+                ends = [(0.0, 0.0)]
+                for node, part in self._taken_apart(number, view, rows):
+                    residual = self._stated[node]
+                    known = part + residual.spread(said[node], rows) if said[node].any() else part
+                    left_over = part + residual.spread(rest[node], rows)
+                    finest[node][self._at(rows)] = left_over
+                    lost = residual.columns(left_over)[:, residual.lost]
+                    ends.append((float(np.abs(known).max()), float(np.abs(lost).max(initial=0.0))))
+                return max(one for one, _ in ends), max(other for _, other in ends)
+
+            for node, owner in self._owners.items():
+                if owner == number:
+                    shape = self._stated[node].shape
+                    finest[node] = np.empty([n if i != self.axis else view.shape[i] for i, n in enumerate(shape)])
+            for one, other in in_order(work, _slabs(view, self.axis)):
+                most, left = max(most, one), max(left, other)
+        if not left <= NOTHING * most:
+            return np.inf
+        total = sum(self._weighed(known, finest, sums) for known in self.cliques.group.known)
         return total if np.isfinite(total) else np.inf
 
+    def _weighed(self, known: Known, finest: Mapping[Node, Floats], sums: Mapping[Node, Floats]) -> float:
+        """Return Σ V·ρ² of a table's cells."""
+        top = self.of[known.name]
+        telling = {node: one for node, one in self._stated.items() if known.name in one.shares}
+        parts = {node: one.represented(known.name, finest[node], sums[node]) for node, one in telling.items()}
+        places = [(axis, level_of(known, axis, of.levels[top[axis]])) for axis, of in self.axes.items()]
 
-def _level_of(known: Known, axis: int, labels: Int32s) -> Int32s:
-    """Return in which block of a level each position of a table lies; −1 of one without entries."""
-    positions = known.table.positions[axis]
-    to = np.full(known.table.widths[axis], -1, dtype=np.int32)
-    to[positions[positions >= 0]] = labels[positions >= 0]
-    return to
+        def work(rows: slice) -> float:
+            own = {node: part[self._at(rows)] * telling[node].shares[known.name].share for node, part in parts.items()}
+            cells = composed(own, top, self.steps, adjoint=False)
+            if cells is None:
+                return 0.0
+            for axis, to in places:
+                if not np.array_equal(to, np.arange(cells.shape[axis])):
+                    held = shaped(to >= 0, axis, self.dimensions)
+                    cells = np.where(held, cells.take(to, axis=axis, mode="wrap"), 0.0)
+            variance = known.variance[self._at(rows)] if known.variance.shape[self.axis] > 1 else known.variance
+            return float((variance * cells**2).sum())
 
-
-def _comparable(one: Int32s, other: Int32s) -> bool:
-    return coarser(one, other) is not None or coarser(other, one) is not None
-
-
-def _levels(cliques: Cliques, axis: int) -> list[Int32s]:
-    """Return the levels of an axis from the coarsest: those of cliques, and of the tables that fit between them."""
-    known = sorted(cliques.group.known, key=lambda one: -float(np.max(one.weights)))
-    own = [one.levels[axis] for one in cliques.cliques]
-    own += [blocks(one.table.positions[axis], one.table.widths[axis]) for one in known]
-    kept = [np.zeros(len(own[0]), dtype=np.int32)]
-    for labels in own:
-        if any(count(other) == count(labels) and coarser(labels, other) is not None for other in kept):
-            continue
-        if all(_comparable(labels, other) for other in kept):
-            kept.append(labels)
-    return sorted(kept, key=count)
+        every = np.broadcast_to(0.0, [int(known.table.positions[i].max()) + 1 for i in range(self.dimensions)])
+        return fsum(in_order(work, _slabs(every, self.axis)))
 
 
-def _measure(known: list[Known], axis: int) -> Floats:
-    """Return a measure of the axis's entries: even, or as the variances of the finest table where they differ."""
-    entries = np.ones(len(known[0].table.positions[axis]))
-    uneven = [one for one in known if one.variance.shape[axis] > 1]
-    if not uneven:
-        return entries
-    table = max(uneven, key=lambda one: one.table.widths[axis])
-    others = tuple(other for other in range(table.variance.ndim) if other != axis)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        variance = np.exp(np.log(table.variance).mean(axis=others))
-    positions = table.table.positions[axis]
-    held = (positions >= 0) & np.isfinite(variance[positions]) & (variance[positions] > 0)
-    each = variance / np.maximum(np.bincount(positions[positions >= 0], minlength=len(variance)), 1)
-    entries[held] = each[positions[held]]
-    entries[~held] = entries[held].mean() if held.any() else 1.0
-    return entries
+def _slabs(cells: Floats, axis: int) -> list[slice]:
+    rows = max(1, SLAB * cells.shape[axis] // cells.size)
+    return [slice(start, start + rows) for start in range(0, cells.shape[axis], rows)]
 
 
-def _uneven(known: list[Known]) -> int:
-    """Return the axis that is inverted: one on which levels cross, else the one with most entries."""
-    axes = range(len(known[0].table.widths))
+def _at_least(one: Node, other: Node) -> bool:
+    return all(a >= b for a, b in zip(one, other, strict=True))
 
-    def crossing(axis: int) -> int:
-        of_tables = (blocks(each.table.positions[axis], each.table.widths[axis]) for each in known)
-        levels = {one.tobytes(): one for one in of_tables}
-        return sum(not _comparable(one, other) for one, other in combinations(levels.values(), 2))
 
-    return max(axes, key=lambda axis: (crossing(axis), len(known[0].table.positions[axis])))
+def _summing(to: Int32s, width: int) -> sparse.csr_array:
+    held = np.flatnonzero(to >= 0)
+    return sparse.csr_array((np.ones(len(held)), (to[held], held)), shape=(int(to.max()) + 1, width))

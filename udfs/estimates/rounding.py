@@ -8,20 +8,35 @@ section 14).
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
 
+from udfs.estimates.cliques import blocks
 from udfs.estimates.group import Fixed
 from udfs.estimates.preconditioners import Chain
-from udfs.estimates.tables import Along, EstimateError, Observed, Positions, Sums, in_order, row_slabs, sums_between
+from udfs.estimates.tables import (
+    Along,
+    EstimateError,
+    Int32s,
+    Observed,
+    Positions,
+    Sums,
+    in_order,
+    joint_positions,
+    row_slabs,
+    sums_between,
+)
 from udfs.numbers.arrays import Floats, Mask
 
 WHOLE = 2.0**53  # doubles below it hold every whole number
 ROUNDOFF = 1e-6  # of a unit: sums that differ by less are equal
 RAKED, LEAST = 40, 1e-6  # rounds of proportional fitting, and the least value of a cell in them
 MANY, HASTY = 1 << 22, 12  # of so many cells fewer rounds are made: each takes seconds
+UNEVEN = 4  # times the squared mean: the mean square of what is below 0 at the positions of an axis
+FEWER = 4  # times fewer cells, of which some margins are fitted together
 NOISY = 0.25  # of a table's sum above 0, below 0: of more, noise is most of the table, and it is not fitted
 CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 
@@ -230,24 +245,88 @@ def displayed(chain: Chain, base: Floats, held: Held | None = None, margins: Seq
 def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | None = None) -> Floats:
     """Return base values above 0 whose margins are near those of `base`, as far as these are above 0.
 
-    By iterative proportional fitting, in RAKED rounds (of MANY cells HASTY ones) from the margin with the most noise
-    below 0, if it is not too much, to that with the least, which holds best; `held` are sums that hold best of all.
+    By iterative proportional fitting, in RAKED rounds (of MANY cells HASTY ones) from the margins with the most noise
+    below 0, if it is not too much, to those with the least, of which in the second half of the rounds ever fewer are
+    fitted, so that these hold best; `held` are sums that hold best of all.
     Without it small cells below 0 are taken from the others of a sum, as the nearest numbers above 0 are, and sums
     across it are far off.
     """
     known = [(sums, sums.up(base)) for sums in margins]
     noise = [float(-np.minimum(each, 0).sum() / max(np.maximum(each, 0).sum(), LEAST)) for _, each in known]
     order = sorted((n for n in range(len(margins)) if noise[n] <= NOISY), key=lambda n: -noise[n])
-    wanted = [(known[n][0], np.maximum(known[n][1], 0.0)) for n in order]
-    wanted += [] if held is None else [held]
+    tens = [math.ceil(math.log10(max(noise[n], LEAST))) for n in order]
+    wanted = [
+        run
+        for _, alike in groupby(zip(tens, order, strict=True), key=lambda one: one[0])
+        for run in Run.of([(known[n][0], above_zero(known[n][1])) for _, n in alike], base.size)
+    ]
+    wanted += [] if held is None else Run.of([held], base.size)
     values = np.maximum(base, LEAST)
-    for _ in range(RAKED if base.size < MANY else HASTY):
-        for sums, totals in wanted:
-            own = sums.up(values)
-            factors = np.ones_like(values)
-            sums.down(np.maximum(totals, LEAST) / np.maximum(own, LEAST) - 1, factors)
-            values *= factors
+    rounds = RAKED if base.size < MANY else HASTY
+    for number in range(rounds):
+        for run in wanted[len(wanted) * max(2 * number - rounds, 0) // rounds :]:
+            run.fit(values)
     return values
+
+
+def above_zero(sums: Floats) -> Floats:
+    """Return the sums of at least 0 that are nearest and have the same total: all are as far off.
+
+    Where most of what is below 0 has few positions on an axis, as it has in classes of much noise, each has its total.
+    """
+    below = np.maximum(-sums, 0.0)
+    by = [below.sum(axis=tuple(other for other in range(sums.ndim) if other != axis)) for axis in range(sums.ndim)]
+    uneven = [float((each**2).mean() / max(each.mean(), LEAST) ** 2) for each in by]
+    columns = np.moveaxis(sums, (axis := int(np.argmax(uneven))), -1)
+    real = columns.reshape(-1, sums.shape[axis] if uneven[axis] > UNEVEN else 1)
+    totals = np.maximum(real.sum(axis=0, keepdims=True), 0.0)
+    near = projected(totals, real, Along(np.zeros(len(real), dtype=np.int32), 1), 0)
+    return np.moveaxis(near.reshape(columns.shape), -1, axis)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Margins that are fitted one after the other on sums of far fewer cells, which make all of them up."""
+
+    sums: Sums
+    margins: list[tuple[Sums, Floats]]  # from the cells of `sums`
+
+    @classmethod
+    def of(cls, margins: Sequence[tuple[Sums, Floats]], size: int) -> list[Self]:
+        """Return runs of all margins, each as few cells as to be worth it."""
+        runs: list[tuple[list[Int32s], list[tuple[Sums, Floats]]]] = []
+        for sums, totals in margins:
+            own = [blocks(axis, width) for axis, width in zip(sums.positions, sums.widths, strict=True)]
+            for number, (levels, members) in enumerate(runs):
+                joint = [joint_positions(pair) for pair in zip(levels, own, strict=True)]
+                if math.prod(int(axis.max()) + 1 for axis in joint) <= size // FEWER:
+                    runs[number] = joint, [*members, (sums, totals)]
+                    break
+            else:
+                runs.append((own, [(sums, totals)]))
+        return [cls._made(*run) for run in runs]
+
+    @classmethod
+    def _made(cls, levels: list[Int32s], members: list[tuple[Sums, Floats]]) -> Self:
+        widths = tuple(int(axis.max()) + 1 for axis in levels)
+        margins = []
+        for sums, totals in members:
+            to = tuple(np.full(width, -1, dtype=np.int32) for width in widths)
+            for step, axis, positions in zip(to, levels, sums.positions, strict=True):
+                step[axis] = positions
+            margins.append((Sums(to, sums.widths), totals))
+        return cls(Sums(tuple(levels), widths), margins)
+
+    def fit(self, values: Floats) -> None:
+        """Multiply values, in place, by what makes each margin in turn the wanted one."""
+        cells = self.sums.up(values)
+        every = np.ones(cells.shape)
+        for sums, totals in self.margins:
+            factors = np.ones(cells.shape)
+            sums.down(np.maximum(totals, LEAST) / np.maximum(sums.up(cells), LEAST) - 1, factors)
+            every *= factors
+            cells = cells * factors
+        self.sums.scale(every, values)
 
 
 def projected(sums: Floats, real: Floats, along: Along, axis: int) -> Floats:

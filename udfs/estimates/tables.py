@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -20,6 +20,7 @@ Int32s = NDArray[np.int32]
 Positions = tuple[Int32s, ...]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 SLAB = 2**19  # cells that one thread works on at a time: a few megabytes, whatever the table's size
 THREADS = min(4, os.cpu_count() or 1)
@@ -107,6 +108,10 @@ class Along:
         """Add up cells along an axis."""
         if self.same:
             return cells
+        if self.all and math.prod(cells.shape[axis + 1 :]) == 1:
+            rows = cells.reshape(-1, self.length)
+            ones: Floats = np.einsum("ij->i", rows)
+            return ones.reshape(*cells.shape[:axis], 1, *cells.shape[axis + 1 :])
         if self.all:
             total: Floats = cells.sum(axis=axis, keepdims=True)
             return total
@@ -124,8 +129,103 @@ class Along:
 
     def down(self, cells: Floats, axis: int) -> Floats:
         """Give each entry the cell it lies in; cells have a 0 at the end for those at −1 where there are any."""
+        if self.all:
+            return np.broadcast_to(cells, (*cells.shape[:axis], self.length, *cells.shape[axis + 1 :]))
         spread: Floats = cells if self.same else cells.take(self.positions, axis=axis, mode="wrap")
         return spread
+
+
+class Step:
+    """From a level of an axis to the next coarser one: where blocks lie, and the share of each in its larger block."""
+
+    def __init__(self, to: Int32s, width: int, share: Floats) -> None:
+        self._along, self._share = Along(to, width), share
+        ends = to, np.arange(len(to))
+        self._sums, self._means = (
+            sparse.csr_array((each, ends), shape=(width, len(to))) for each in (np.ones(len(to)), share)
+        )
+
+    def up(self, cells: Floats, axis: int, *, means: bool) -> Floats:
+        """Return sums of blocks, or means by their shares."""
+        shape = (*cells.shape[:axis], self._along.width, *cells.shape[axis + 1 :])
+        before = math.prod(shape[:axis])
+        if before == 1:  # rows are added as they lie
+            of_rows: Floats = (self._means if means else self._sums) @ cells.reshape(self._along.length, -1)
+            return of_rows.reshape(shape)
+        if self._along.all:
+            weights = self._share if means else np.ones(self._along.length)
+            of_all: Floats = np.einsum("ijk,j->ik", cells.reshape(before, self._along.length, -1), weights)
+            return of_all.reshape(shape)
+        return self._along.up(cells * shaped(self._share, axis, cells.ndim) if means else cells, axis)
+
+    def down(self, cells: Floats, axis: int, *, shared: bool) -> Floats:
+        """Give each block its larger block's cell, or its share of it."""
+        spread = self._along.down(cells, axis)
+        return spread * shaped(self._share, axis, cells.ndim) if shared else spread
+
+
+Node = tuple[int, ...]  # a level of each axis by its number, coarser ones first; 0 on an axis without steps
+Steps = Mapping[int, Sequence[Step]]  # of axes: from level j + 1 to level j
+
+
+def shaped(values: NDArray[Scalar], axis: int, dimensions: int) -> NDArray[Scalar]:
+    """Return values of an axis's entries, broadcastable to arrays of so many dimensions."""
+    return values.reshape([-1 if other == axis else 1 for other in range(dimensions)])
+
+
+def moved(node: Node, axis: int, level: int) -> Node:
+    """Return the crossing with another level of one axis."""
+    return (*node[:axis], level, *node[axis + 1 :])
+
+
+def averaged(cells: Floats, node: Node, to: Node, steps: Steps) -> Floats:
+    """Return the means of a function of cells at the levels `node` over cells at the coarser levels `to`."""
+    for axis, every in steps.items():
+        for level in range(node[axis], to[axis], -1):
+            cells = every[level - 1].up(cells, axis, means=True)
+    return cells
+
+
+def analysed(
+    cells: Floats, node: Node, steps: Steps, todo: Sequence[int] | None = None
+) -> Iterator[tuple[Node, Floats]]:
+    """Yield of a function of cells, at the levels `node`, its part in each residual, which it is the sum of."""
+    todo = list(steps) if todo is None else todo
+    if not todo:
+        yield node, cells
+        return
+    axis, rest = todo[0], todo[1:]
+    for level in range(node[axis], 0, -1):
+        step = steps[axis][level - 1]
+        means = step.up(cells, axis, means=True)
+        own = cells - step.down(means, axis, shared=False)
+        yield from analysed(own, moved(node, axis, level), steps, rest)
+        cells = means
+    yield from analysed(cells, moved(node, axis, 0), steps, rest)
+
+
+def composed(
+    parts: Mapping[Node, Floats], node: Node, steps: Steps, todo: Sequence[int] | None = None, *, adjoint: bool
+) -> Floats | None:
+    """Return cells at the levels `node` from parts in some coarser crossings; None of none.
+
+    `adjoint`: totals of cells, the transpose of what `analysed` does; else functions of cells, which it undoes.
+    """
+    todo = list(steps) if todo is None else todo
+    if not todo:
+        return parts.get(node)
+    axis, rest = todo[0], todo[1:]
+    cells = composed(parts, moved(node, axis, 0), steps, rest, adjoint=adjoint)
+    for level in range(1, node[axis] + 1):
+        step = steps[axis][level - 1]
+        own = composed(parts, moved(node, axis, level), steps, rest, adjoint=adjoint)
+        if own is not None and adjoint:
+            sums = step.up(own, axis, means=False)
+            cells = np.negative(sums, out=sums) if cells is None else np.subtract(cells, sums, out=sums)
+        spread = None if cells is None else step.down(cells, axis, shared=adjoint)
+        cells = own if spread is None or own is None else own + spread
+        cells = spread if cells is None else cells
+    return cells
 
 
 class Sums:
@@ -137,7 +237,7 @@ class Sums:
 
     def __init__(self, positions: Positions, widths: tuple[int, ...]) -> None:
         self.shape = tuple(map(len, positions))
-        self.widths = widths
+        self.positions, self.widths = positions, widths
         self._first = Along(positions[0], widths[0])
         axes = [(number, Along(p, w)) for number, (p, w) in enumerate(zip(positions, widths, strict=True)) if number]
         self._rest = sorted(axes, key=lambda one: one[1].width / max(one[1].length, 1))
@@ -185,24 +285,31 @@ class Sums:
 
     def down(self, cells: Floats, out: Floats) -> None:
         """Add to each of the finer cells `out` the coarser cell that it lies in."""
+        self._each(np.add, cells, out)
+
+    def scale(self, cells: Floats, out: Floats) -> None:
+        """Multiply each of the finer cells `out` by the coarser cell that it lies in; each lies in one."""
+        self._each(np.multiply, cells, out)
+
+    def _each(self, change: np.ufunc, cells: Floats, out: Floats) -> None:
         if self.same:
-            out += cells
+            change(out, cells, out=out)
             return
         every = [self._first, *(axis for _, axis in sorted(self._rest, key=lambda one: one[0]))]
         ends = [(0, int(axis.padded)) for axis in every]
         padded = np.pad(cells, ends) if any(end for _, end in ends) else cells
         if len(self.shape) == 1:
-            out += padded.take(self._first.positions, mode="wrap")
+            change(out, padded.take(self._first.positions, mode="wrap"), out=out)
             return
-        deque(in_order(lambda slab: self._down(padded, out, *slab), self._slabs), maxlen=0)
 
-    def _down(
-        self, cells: Floats, out: Floats, part: slice, met: Int32s, inverse: NDArray[np.intp], _: sparse.csr_array
-    ) -> None:
-        spread = cells[met]
-        for axis, along in reversed(self._rest):
-            spread = along.down(spread, axis)
-        out[part] += spread if len(met) == 1 or self._first.same else spread[inverse]
+        def work(slab: tuple[slice, Int32s, NDArray[np.intp], sparse.csr_array]) -> None:
+            part, met, inverse, _ = slab
+            spread = padded[met]
+            for axis, along in reversed(self._rest):
+                spread = along.down(spread, axis)
+            change(out[part], spread if len(met) == 1 or self._first.same else spread[inverse], out=out[part])
+
+        deque(in_order(work, self._slabs), maxlen=0)
 
 
 def sums_between(finer: Observed, coarser: Observed) -> Positions | None:
