@@ -95,7 +95,9 @@ def against_truth(plan: prdp.Plan, release: Any, out: Path) -> Iterator[str]:
     connection.register("micro", micro)
     for query in data["queries"]:
         by = ", ".join(f'"{level}"' for level in query["by"])
-        what = "count(*)" if "count" in query else f'sum("{measures[query["sum"]]["column"]}")'
+        owner = f'count(DISTINCT "{data["dataset"].get("unit")}")'
+        counts = {"records": "count(*)", "owners": owner}
+        what = counts[query["count"]] if "count" in query else f'sum("{measures[query["sum"]]["column"]}")'
         truth = connection.sql(f"SELECT {by}, {what}::DOUBLE AS truth FROM micro GROUP BY ALL").df()
         table = tables[query["name"]].merge(truth, how="left", on=list(query["by"])).fillna({"truth": 0.0})
         assert abs(table["truth"].sum() - float(truth["truth"].sum())) < 1, f"{query['name']}: lacks {keys}"
@@ -116,7 +118,10 @@ def _with_levels(micro: pd.DataFrame, data: Mapping[str, Any], out: Path) -> pd.
         if isinstance(of, dict) and "of" in of:
             starts = [*of["classes"], np.inf]
             names = [f"{low}-{high - 1}" if high < np.inf else f"{low}+" for low, high in pairwise(starts)]
-            micro[key] = pd.cut(micro[of["of"]], starts, right=False, labels=names).astype(str)
+            sizes = micro[of["of"]]
+            if of.get("per") == "owner":
+                sizes = sizes.groupby(micro[data["dataset"]["unit"]]).transform("sum")
+            micro[key] = pd.cut(sizes, starts, right=False, labels=names).astype(str)
         elif isinstance(of, dict) and "levels" in of:
             rows = pd.read_csv(out / of["list"], dtype=str, keep_default_na=False)
             code, above = of.get("code", "code"), [of["parent"]] if "parent" in of else of["levels"]

@@ -263,6 +263,7 @@ def parsed(text: str, path: Path) -> PlanText:
 # anything else is read of a plan, so that losses, noise and digests are those of the tables written one by one.
 
 SUM, NAME, TITLE, AT = "sum", "name", "title", "at"
+DEEPEST = 6  # keys within a table: aliases of YAML can make data that are all but endless
 SHARED = (SUM, NAME, "by", "where")  # keys of such a table that no measure has for itself
 
 
@@ -297,13 +298,15 @@ def measure_by_measure(text: PlanText, path: Path) -> PlanText:
 
 
 def _sum_of(table: Any) -> Any:
-    return table.get(SUM) if isinstance(table, dict) else None
+    """Return a table's measures where it is meant to have several; what is no list of text the plan's shape refuses."""
+    measures = table.get(SUM) if isinstance(table, dict) else None
+    return measures if isinstance(measures, list) and all(isinstance(each, str) for each in measures) else None
 
 
 def _list_mistakes(
     table: Mapping[str, Any], measures: list[Any], names: list[Any]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    if len(measures) < 2 or not all(isinstance(each, str) for each in measures) or len({*measures}) < len(measures):
+    if len(measures) < 2 or len({*measures}) < len(measures):
         yield (SUM,), "must be one measure, or a list of two or more different ones"
     elif not isinstance(table.get(NAME), str):
         yield (NAME,), "must be text: its tables are called NAME_MEASURE"
@@ -315,7 +318,7 @@ def _list_mistakes(
 
 def _partial(value: Any, measures: set[str], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield mappings that name some of the measures, or others beside them."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(path) > DEEPEST:
         return
     if path[-1:] not in ((AT,), ("parts",)) and value.keys() & measures and value.keys() != measures:
         yield path, f"must name each measure of the table, and nothing else: {', '.join(sorted(measures))}"
@@ -326,21 +329,21 @@ def _partial(value: Any, measures: set[str], path: tuple[str, ...]) -> Iterator[
 
 
 def _of_measure(table: Mapping[str, Any], measures: list[str], measure: str) -> dict[str, Any]:
-    own = {key: each if key in SHARED else _own(each, {*measures}, measure, key) for key, each in table.items()}
+    own = {key: each if key in SHARED else _own(each, {*measures}, measure, (key,)) for key, each in table.items()}
     if isinstance(table.get(TITLE), str):  # one title for all
         own[TITLE] = f"{table[TITLE]}: {measure}"
     return own | {NAME: f"{table[NAME]}_{measure}", SUM: measure}
 
 
-def _own(value: Any, measures: set[str], measure: str, key: str) -> Any:
+def _own(value: Any, measures: set[str], measure: str, path: tuple[str, ...]) -> Any:
     """Return what of a value is meant for one of the measures; of a reference record, its value of this measure."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or len(path) > DEEPEST:
         return value
-    if key == AT:
+    if path[-1] == AT:
         return {name: each for name, each in value.items() if name == measure or name not in measures}
     if value.keys() == measures:
         return value[measure]
-    return {name: _own(each, measures, measure, name) for name, each in value.items()}
+    return {name: _own(each, measures, measure, (*path, name)) for name, each in value.items()}
 
 
 # Changes in the text of a plan that leave everything else as its author wrote it: comments, order and layout.

@@ -173,7 +173,8 @@ def named(text: str, names: UnitNames) -> str:
             article = f"{article[0]}{'n' if name[0].lower() in 'aeiou' else ''} "
         return article + (name[0].upper() + name[1:] if word[0].isupper() else name)
 
-    return UNIT_WORDS.sub(put, text) if names.stated else text
+    counted = text.replace("count of owners", f"count of {names.owner[1]}")
+    return UNIT_WORDS.sub(put, counted) if names.stated else text
 
 
 def guarantee(
@@ -236,7 +237,7 @@ def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str,
         "guarantee": guarantee(
             plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan), names=plan.unit_names
         ),
-        "queries": [_query(query) for query in plan.queries],
+        "queries": [_query(query, plan.unit_names) for query in plan.queries],
         "left_out_test": test.to_json()
         | {
             "mechanism": test.mechanism.describe(),
@@ -269,7 +270,7 @@ def _at_reference(plan: Plan, policy: PolicySum, at: Reference) -> dict[str, Any
     return stated if below is None else stated | {"no_larger": total_loss(policy, below).to_json()}
 
 
-def _query(query: Query) -> dict[str, Any]:
+def _query(query: Query, names: UnitNames) -> dict[str, Any]:
     described = {
         "name": query.name,
         "statistic": query.statistic.to_json(),
@@ -277,17 +278,20 @@ def _query(query: Query) -> dict[str, Any]:
         "where": {level: list(codes) for level, codes in query.where.items()},
     }
     if query.split is None:
-        return described | _mechanism(query, query.parts[0].mechanism)
-    parts = [{"part": part.name, "codes": list(part.codes)} | _mechanism(query, part.mechanism) for part in query.parts]
+        return described | _mechanism(query, query.parts[0].mechanism, names)
+    parts = [
+        {"part": part.name, "codes": list(part.codes)} | _mechanism(query, part.mechanism, names)
+        for part in query.parts
+    ]
     return described | {"split": query.split, "parts": parts}
 
 
-def _mechanism(query: Query, mechanism: Mechanism) -> dict[str, Any]:
+def _mechanism(query: Query, mechanism: Mechanism, names: UnitNames) -> dict[str, Any]:
     curve = curve_json(mechanism)
     return {
         "mechanism": mechanism.describe(),
         "step": as_json(mechanism.step),
         "lattice_step": float(mechanism.lattice_step),
-        "influence": query.statistic.formula,
+        "influence": named(query.statistic.formula, names),
         "policy": {"rho": mechanism.formula, "epsilon": mechanism.pure_formula},
     } | (curve | {"curve_says": CURVE} if curve else {})

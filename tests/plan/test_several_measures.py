@@ -90,7 +90,7 @@ def test_a_draft_chooses_a_scale_for_each(tmp_path: Path) -> None:
 MISTAKES = [
     ({"sum": ["employment"]}, r"queries\[0\].sum: must be one measure, or a list of two or more different ones"),
     ({"sum": ["payroll", "payroll"]}, r"queries\[0\].sum: must be one measure, or a list"),
-    ({"sum": ["payroll", 3]}, r"queries\[0\].sum: must be one measure, or a list"),
+    ({"sum": ["payroll", 3], "mechanism": {"kind": "log", "a": 1, "sigma": 1}, "unit": "x"}, "sum: must be text"),
     ({"sum": ["payroll", "employmnt"]}, r"mechanism.sigma: must name each measure of the table, .*employmnt, payroll"),
     ({"sum": ["payroll", "wages"], "mechanism": {"kind": "log", "a": 1, "sigma": 1}, "unit": "x"}, "unknown measure"),
     ({"name": 3}, r"name: must be text: its tables are called NAME_MEASURE"),

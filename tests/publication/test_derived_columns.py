@@ -3,6 +3,7 @@
 import csv
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.publication.product.derived_columns import (
     quotient_of,
     share_of_rows,
 )
+from pipeline.publication.product.product_tables import ShownTables
 from prdp import PlanError
 from tests.support.published import ATTEMPT, Table, publish
 from udfs.estimates.intervals import Law, Statistics, Totals, ratio
@@ -303,3 +305,18 @@ def test_uniform_noise_is_within_the_symmetric_bound() -> None:
     rng = np.random.default_rng(11)
     above, below = (part(x, 20.0, rng, name, uniform=True) for name, x in (("a", 900.0), ("b", 300.0)))
     assert missed(quotient_of([above], [below]), 3.0) < 0.05
+
+
+def test_shares_of_counts_of_owners_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells that each count an owner have no total; `adds_up` says so of a table, as structure.json tells."""
+    columns = [LAYOUT["columns"][3], {"name": "PART", "meaning": "Part", "value": "part"}]
+    layout = LAYOUT | {"rows": [{"by": ["state", "sector"], "values": "{measure}"}], "columns": columns, "order": []}
+    read = ShownTables.of
+
+    def of_owners(*folders: Any) -> ShownTables:
+        shown = read(*folders)
+        return replace(shown, tables={name: replace(each, adds_up=False) for name, each in shown.tables.items()})
+
+    monkeypatch.setattr(ShownTables, "of", of_owners)
+    with pytest.raises(PlanError, match="column PART: the cells of m3 each count an owner"):
+        made(tmp_path, layouts=[layout])
