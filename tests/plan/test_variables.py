@@ -229,6 +229,6 @@ def test_editors_know_variables() -> None:
     for wrong in ("cbp {{ year }}", "cbp-{{ year + 1 }}", "cbp-{{ }}", "-{{ year }}", "{ year }", "cbp..{{ year }}"):
         assert not re.search(release, wrong), wrong
     assert schema["$defs"]["DatasetSpec"]["properties"]["name"]["pattern"] == release
-    assert "{{" not in schema["$defs"]["QuerySpec"]["properties"]["name"]["pattern"]
+    assert "{{" not in schema["$defs"]["QuerySpec"]["else"]["properties"]["name"]["pattern"]
     number, text = schema["$defs"]["VintageSpec"]["properties"]["naics"]["anyOf"][:2]
     assert (number["type"], bool(re.search(text["pattern"], "20{{ yy }}"))) == ("integer", True)
