@@ -137,22 +137,40 @@ def classed(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
 
     So are the owner's own codes, of which all records have the same one: any, where noise and filters are the same for
     all of them (docs/mathematics.md, section 13). Raises PlanError where a record names a class that does not hold its
-    value.
+    value, or its owner's total.
     """
     used = {level for query in plan.queries for level in (query.split, *query.where)}
     coded = at
-    for level, codes in ((each.level, each.codes) for each in plan.domain.dimensions if each.of_owner is not None):
-        named = {record.keys[level] for record in at.records if level in record.keys}
-        if len(named) <= 1 and level not in used:
-            one = {level: next(iter(named), codes[0])}
-            records = (replace(record, keys=FrozenMap.of({**record.keys, **one})) for record in coded.records)
-            coded = replace(coded, records=tuple(records))
+    for each in plan.domain.dimensions:
+        if each.of_owner is None:
+            continue
+        named = {record.keys[each.level] for record in at.records if each.level in record.keys}
+        codes: str | tuple[str, ...] = next(iter(named), each.codes[0])
+        if named and (number := _class_of_owner(each, at)) is not None:
+            if named != {each.codes[number]}:
+                rule = f"all its records are of class {each.codes[number]} of {each.key}: leave {each.key} out"
+                raise PlanError(f"reference {at.records[0].label}: {rule}")
+            codes = each.codes[: number + 1] if below and each.level in used else codes
+        elif len(named) > 1 or each.level in used:
+            continue
+        keys: dict[str, Any] = {each.level: codes}
+        records = (replace(record, keys=FrozenMap.of({**record.keys, **keys})) for record in coded.records)
+        coded = replace(coded, records=tuple(records))
     classes = [each for each in plan.domain.dimensions if each.classes is not None]
     return (
         replace(coded, records=tuple(_classed(record, classes, below) for record in coded.records))
         if classes
         else coded
     )
+
+
+def _class_of_owner(dimension: Dimension, at: Reference) -> int | None:
+    """Return the class of the total of all records; None where codes are no classes, or a record names no value."""
+    rule = dimension.of_owner
+    values = [record.values.get(rule.measure) for record in at.records] if rule and rule.classes else [None]
+    if rule is None or rule.classes is None or None in values:
+        return None
+    return rule.classes.class_of(sum(filter(None, values), Fraction(0)))
 
 
 def _classed(record: ReferenceRecord, dimensions: Sequence[Dimension], below: bool) -> ReferenceRecord:

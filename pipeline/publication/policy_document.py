@@ -4,6 +4,7 @@ The data can be evaluated without prdp (docs/mathematics.md, sections 1, 5 and 6
 """
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from pipeline.accounting.left_out import LeftOutTest
@@ -15,6 +16,7 @@ from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json
 from udfs.records.statistics import Count
 
+CLASSES, COUNTS, CODES = "classes", "counts", "codes"  # of a measure; of owners
 UNITS = ("record", "records", "firm", "firms")
 UNIT_WORDS = re.compile(r"(?<![-`_])\b([Aa]n? )?(records?|firms?)\b(?![`_])", re.IGNORECASE)
 DEFAULT_NAMES = UnitNames()
@@ -54,16 +56,15 @@ FIRM_WORDS = (
     "add up. P(f) grows with every record of f and its influence{within}, and is {least} for a firm in no query. "
     "The value "
     f"P(f) of an actual firm is confidential. {ADDED.format('firm')} Several "
-    "firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). A single "
-    "record is protected as a firm of this one record would be. Whatever is computed from the release alone has the "
-    "same guarantee."
+    "firms f_1 to f_J together have divergence at most α·J·(P(f_1) + … + P(f_J)). {alone} "
+    "Whatever is computed from the release alone has the same guarantee."
 )
 
 FIRM_FORMULA = (
     "D_α(M(D) ‖ M(D′)) ≤ α·P(f) and D_α(M(D′) ‖ M(D)) ≤ α·P(f) for all α > 1 and all D, D′ with D′ = D ∪ f, f all "
     "records with one value of {owner}; P(f) = Σ_q Σ_c P_q(Δ_qc(f)) over the queries q of this release and their cells "
-    "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of records, "
-    "with P_q(0) = 0{test}"
+    "c; Δ_qc(f) = Σ |x_q(r)| over the records r of f in cell c for a sum of x_q, their number for a count of "
+    "records{counted}, with P_q(0) = 0{test}"
 )
 
 OWNED = (
@@ -142,6 +143,13 @@ OF_OWNERS_CODES = (
     "changes may move its whole firm to other cells, which costs at most (√P(f) + √P(f′))², f and f′ being the firm "
     "before and after."
 )
+ALONE = "A single record is protected as a firm of this one record would be."
+MOVING = (
+    "A single record that comes, goes or changes may move its whole firm to other cells: it is protected as its firm "
+    "before and its firm after are, both together."
+)
+COUNTED = ", 1 for a count of firms"
+AMONG = "among firms with the same codes of those that follow from all their records"
 WITHIN = "within the classes of a record's values, each of which may have cells or mechanisms of its own"
 OF_CLASSES = (
     "Classes of a measure have cells or mechanisms of their own, so that a smaller record may lose more, and so may a "
@@ -182,17 +190,19 @@ def guarantee(
     duplicates: str = "trust",
     test: LeftOutTest | None = None,
     *,
-    classes: bool = False,
+    traits: Collection[str] = (),
     names: UnitNames = DEFAULT_NAMES,
 ) -> dict[str, Any]:
     """Return the guarantee of a release as JSON: words, formula, assumptions, which call units by their `names`.
 
     `owner`: the column of which each value is one protected firm; None where the single record is protected. `test`:
-    None of releases that were reserved before records left out were tested. `classes`: whether classes of a measure
-    decide what a unit loses, so that a smaller one may lose more.
+    None of releases that were reserved before records left out were tested. `traits`: CLASSES
+    where classes of a measure decide what a unit loses, so that a smaller one may lose more, and what `of_owners` says.
     """
+    within = [text for text, trait in ((WITHIN, CLASSES), (AMONG, CODES)) if trait in traits]
     stated = {"{owner}": owner or "", "{rows}": ROWS[duplicates], "{least}": "0", "{test}": ""}
-    stated |= {"{within}": f" {WITHIN}" if classes else ""}
+    stated |= {"{within}": " " + ", and ".join(within) if within else ""}
+    stated |= {"{alone}": MOVING if CODES in traits else ALONE, "{counted}": COUNTED if COUNTS in traits else ""}
     if test is not None:
         stated |= {"{noise}": test.noise.title(), "{cost}": COSTS[test.noise]}
         stated |= {"{share}": str(as_json(test.share)), "{sigma}": str(as_json(test.sigma))}
@@ -213,13 +223,21 @@ def guarantee(
     return {"words": filled(words), "formula": filled(formula), "assumptions": [filled(text) for text in assumptions]}
 
 
+def of_owners(plan: Plan) -> list[str]:
+    """Return which of COUNTS and CODES follow from all records of an owner in the plan."""
+    counts = any(not query.statistic.adds_up for query in plan.queries)
+    codes = any(each.of_owner is not None for each in plan.domain.dimensions)
+    return [name for name, there in ((COUNTS, counts), (CODES, codes)) if there]
+
+
 def composition(plan: Plan) -> str:
     """Return how the losses of the plan's cells and tables are composed into one."""
     if plan.dataset.owner is None:
         return named(COMPOSITION_OF_RECORDS, plan.unit_names)
-    counted = [OF_COUNTED_OWNERS] if any(not query.statistic.adds_up for query in plan.queries) else []
+    owners = of_owners(plan)
     keys = ", ".join(each.key for each in plan.domain.dimensions if each.of_owner is not None)
-    texts = [COMPOSITION_OF_FIRMS, *counted, *([OF_OWNERS_CODES] if keys else [])]
+    further = ((COUNTS, OF_COUNTED_OWNERS), (CODES, OF_OWNERS_CODES))
+    texts = [COMPOSITION_OF_FIRMS, *(text for name, text in further if name in owners)]
     return named(" ".join(texts), plan.unit_names).replace("{keys}", keys)
 
 
@@ -235,7 +253,11 @@ def public_policy(plan: Plan, test: LeftOutTest, policy: PolicySum) -> dict[str,
         "unit": plan.dataset.unit,
         "interval": as_json(plan.interval),
         "guarantee": guarantee(
-            plan.dataset.owner, plan.dataset.duplicates, test, classes=classes_decide(plan), names=plan.unit_names
+            plan.dataset.owner,
+            plan.dataset.duplicates,
+            test,
+            traits=[*([CLASSES] if classes_decide(plan) else []), *of_owners(plan)],
+            names=plan.unit_names,
         ),
         "queries": [_query(query, plan.unit_names) for query in plan.queries],
         "left_out_test": test.to_json()

@@ -16,7 +16,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.plan.model import UnitNames, owner_of
 from pipeline.publication.description import METADATA, SITE
 from pipeline.publication.manifest import NOTE, named_signer
-from pipeline.publication.policy_document import guarantee
+from pipeline.publication.policy_document import CLASSES, guarantee
 from pipeline.publication.site.site_files import FRONT
 from pipeline.publication.site.site_pages import published_page, withdrawn_page
 from pipeline.storage.location import FileDigest, Location
@@ -69,6 +69,7 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
         mine = [file for file in files if str(file["path"]).startswith(home)]
         tables.append({"query": table["query"], "rows": table["rows"], "files": mine})
     in_tables = {file["path"] for table in tables for file in table["files"]}
+    classes = contents.about.get("classes", "spans" in state.reservation["policy"])
     owner = owner_of(state.reservation["dataset_facts"]["unit"])
     return {
         "release": state.release,
@@ -82,7 +83,7 @@ def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, 
             owner,
             state.reservation["plan"]["dataset"]["duplicates"],
             state.test,
-            classes=contents.about.get("classes", "spans" in state.reservation["policy"]),
+            traits=[*([CLASSES] if classes else []), *contents.about.get("owners", ())],
             names=UnitNames.of_resolved(state.reservation["plan"]),
         ),
         "ledger_head": state.head,

@@ -25,6 +25,7 @@ from pipeline.microdata.frames import Frame
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import classes_decide, left_out_test_of
 from pipeline.publication.description import Description
+from pipeline.publication.policy_document import of_owners
 from pipeline.publication.signing import SigningKey
 from pipeline.publication.site.site_files import FRONT, stage_public, staged_page
 from pipeline.release import attempts, request
@@ -301,8 +302,9 @@ def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Stag
         with job.log.stage("complete"):
             microdata.require_unchanged()
             job.ledger.require_live(staging.release, staging.attempt)
-            classes = {"classes": True} if classes_decide(job.plan) else {}
-            return staging.complete({"engine": engine, "tables": tables} | classes, files)
+            stated: dict[str, object] = {"classes": True} if classes_decide(job.plan) else {}
+            stated |= {"owners": owners} if (owners := of_owners(job.plan)) else {}
+            return staging.complete({"engine": engine, "tables": tables} | stated, files)
     except Exception:
         attempts.destroy(job.ledger, staging, "failed while it was staged")
         with file_errors(f"the staging folder {staging.root} cannot be written: ", ": run again"):

@@ -25,7 +25,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
 from pipeline.planning.explain.explain_text import render, render_verdict
-from pipeline.planning.explain.explanation import explain
+from pipeline.planning.explain.explanation import explain, explain_years
 from pipeline.planning.explain.verdict import verdict
 from pipeline.release.input_records import records_of
 from pipeline.storage.paths import locate
@@ -353,3 +353,26 @@ def test_owners_are_text_whatever_a_file_holds_them_as(tmp_path: Path) -> None:
         assert isinstance(made, list | tuple)
         (totals,) = totals_of(layout, DaskEngine().sums(made, layout.spec))
     assert totals.tolist() == [3]
+
+
+def test_firms_that_are_no_larger_count_whatever_their_own_class(tmp_path: Path) -> None:
+    """A class of firms follows from a reference's total: the limit binds firms in all lower classes, noise and all."""
+    narrow, wide = ({"kind": "gaussian", "sigma": sigma} for sigma in (0.3, 30))
+    parted = {"by": "size", "parts": {"0-4": narrow}, "others": wide}
+    queries = [
+        {"name": "firms", "count": "owners", "by": ["state", "size"], "mechanism": parted},
+        {"name": "jobs", "sum": "employment", "by": ["state"], "mechanism": wide},
+    ]
+    plan = loaded(tmp_path, queries=queries, budget=[], domain={**LISTS, "size": SIZE})
+    policy = policy_of(plan)
+    for at in ("employment=100,size=5+", "employment=50,size=5+;employment=50", "employment=100"):
+        larger = parse_at(at, plan)
+        smaller = policy.loss_at(located(plan, parse_at("employment=4,size=0-4", plan)))  # no larger, and loses more
+        assert policy.loss_at(located(plan, larger, below=True)) >= smaller > Fraction(1, 2 * Fraction("0.09"))
+    assert policy.loss_at(located(plan, parse_at("employment=100,size=5+", plan))) < smaller
+    for at in ("employment=100,size=0-4", "employment=4,size=5+"):  # the class of no firm like this
+        with pytest.raises(PlanError, match="all its records are of class"):
+            located(plan, parse_at(at, plan))
+    (years,) = explain_years(plan, [parse_at("employment=4,size=0-4", plan)], 2, Fraction(1, 2))
+    grown = policy.loss_at(located(plan, Reference.of([{"employment": Fraction(6)}])))  # of any class
+    assert years["rho_growing"] == pytest.approx(float(smaller + grown))

@@ -1,6 +1,7 @@
 """What the public documents state of classes with noise of their own, and of the test of records left out."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from pipeline.accounting.left_out import LeftOutTest
 from pipeline.base.plain import Table, rendered
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.description import PACKAGE, Description, field_type
-from pipeline.publication.policy_document import guarantee
+from pipeline.publication.policy_document import CLASSES, CODES, COUNTS, guarantee
 from pipeline.publication.site.site_pages import report_page
 from pipeline.storage.local import LocalPath
 from tests.support import studies
@@ -46,9 +47,15 @@ def test_the_public_documents_bound_smaller_records_where_they_lose_more(tmp_pat
     assert "loses no more" not in page
     assert "all no larger, together" in page
     for owner in (None, "firm"):
-        words = guarantee(owner, classes=True)["words"]
+        words = guarantee(owner, traits=[CLASSES])["words"]
         assert "within the classes of a record's values" in words
         assert "within the classes of a record's values" not in guarantee(owner)["words"]
+    before, after = guarantee("firm"), guarantee("firm", traits=[COUNTS, CODES])
+    assert "is protected as a firm of this one record" in before["words"]
+    assert "is protected as a firm of this one record" not in after["words"]  # it may move its whole firm
+    assert "its influence among firms with the same codes" in after["words"]
+    assert "1 for a count of firms" in after["formula"]
+    assert not re.search(r"\{[a-z]+\}", f"{before}{after}")
 
 
 def test_a_release_states_the_losses_of_the_test_that_it_reserved(tmp_path: Path) -> None:

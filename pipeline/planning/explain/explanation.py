@@ -142,7 +142,7 @@ def explain_years(
     """
     policy = total_policy.policy_of(plan, total_policy.left_out_test_of(plan, site_share))
     steps = {measure.name: measure.step for measure in plan.dataset.measures}
-    classes = {level for each in plan.domain.dimensions if each.classes is not None for level in each.levels}
+    follow = {level for each in plan.domain.dimensions if each.classes or each.of_owner for level in each.levels}
 
     def lost(reference: Reference) -> Fraction:
         return policy.loss_at(total_policy.located(plan, reference, below=True))
@@ -150,7 +150,7 @@ def explain_years(
     def grown(reference: Reference, factor: Fraction) -> Reference:
         records = [
             {name: ceil(value * factor / steps[name]) * steps[name] for name, value in record.values.items()}
-            | {level: code for level, code in record.keys.items() if level not in classes}
+            | {level: code for level, code in record.keys.items() if level not in follow}
             for record in reference.records
         ]
         return Reference.of(records if reference.listed else records[0], reference.listed)
