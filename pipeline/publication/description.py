@@ -77,6 +77,7 @@ ODDITIES = (
 OF_MEANS = "Where noise grows with the figure, small figures that are right on average can lie outside their interval."
 OF_MEDIANS = "Some tables' figures are as often too high as too low, but not right on average: do not add them up."
 OF_INFINITE = "A standard error of inf is no mistake: noise of such heavy tails has none. Its intervals hold."
+OF_OWNERS = "A count of {owners} has each of them once in every cell that it is in: never add its cells up."
 OF_OTHER = (
     "The code other stands for all codes that the plan's lists do not name: its {records} are in no row of a code "
     "that lies above those, only in totals of all codes and in tables without that key."
@@ -193,10 +194,12 @@ def oddities(plan: Plan) -> list[str]:
         OF_MEANS: "mean" in estimators,
         OF_MEDIANS: "median" in estimators,
         OF_INFINITE: not all(isfinite(mechanism.variance(0.0)) for mechanism in mechanisms),
+        OF_OWNERS: not all(query.statistic.adds_up for query in plan.queries),
         OF_OTHER: bool(plan.domain.other),
     }
     kept = [*ODDITIES, *(text for text, holds in texts.items() if holds)]
-    return [text.format(record=plan.unit_names.record[0], records=plan.unit_names.record[1]) for text in kept]
+    names = plan.unit_names
+    return [text.format(record=names.record[0], records=names.record[1], owners=names.owner[1]) for text in kept]
 
 
 def mechanisms_of(query: Query) -> list[str]:
@@ -217,12 +220,16 @@ def _losses(plan: Plan, policy: PolicySum) -> Iterator[dict[str, Any]]:
 
 
 def _table(plan: Plan, query: Query) -> dict[str, Any]:
-    return _shown(plan, query) | {
-        "mechanisms": mechanisms_of(query),
-        "additive": all(each.additive for each in query.mechanisms),
-        "nonnegative": _nonnegative(plan, query),
-        "sums": _sums(plan, query),
-    }
+    return (
+        _shown(plan, query)
+        | {
+            "mechanisms": mechanisms_of(query),
+            "additive": all(each.additive for each in query.mechanisms),
+            "nonnegative": _nonnegative(plan, query),
+            "sums": _sums(plan, query),
+        }
+        | ({} if query.statistic.adds_up else {"adds_up": False})
+    )
 
 
 def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The plan of firms by state, sector and size that ships: released of synthetic microdata, verified, and checked."""
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +65,14 @@ def test_the_plan_of_firms_is_released_and_says_what_pandas_counts(
     released = place.out / "susb"
     attempt = submit(place).attempt
     verify_release(locate(released))
+    for name, adds_up in (("firms", False), ("firms_nation", False), ("employment", True)):
+        (page,) = {each.read_text() for each in released.rglob(f"{name}.html")}
+        assert ("Cells of this table can be added up" in page) is adds_up
+        assert ("do not add up: each of them counts" in page) is not adds_up
+    manifest, policy = (json.loads(next(released.rglob(each)).read_text()) for each in ("release.json", "policy.json"))
+    assert manifest["guarantee"] == policy["guarantee"]  # of attempts and of plans: what follows from whole firms
+    assert "1 for a count of firms" in policy["guarantee"]["formula"]
+    assert "may move its whole firm" in policy["guarantee"]["words"]
     known = truth(tmp_path)
     for name, exact in known.items():
         table = pd.read_parquet(released / attempt / "tables" / name)
