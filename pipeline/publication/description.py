@@ -1,9 +1,8 @@
 """What a release says of itself: one frozen description, of plan, reserved test and public lists alone.
 
 policy.json, structure.json, site/metadata.json, report.html, datapackage.json (a Frictionless Data Package, version 1)
-and the footers of Parquet files are views of it: the same for all microdata, engines and attempts. With the tables,
-structure.json and metadata.json are all that a site is made of, so that whoever has a release's folder can make
-another one.
+and the footers of Parquet files are views of it: the same for all microdata, engines and attempts. A site is made of
+the tables, structure.json and metadata.json alone.
 """
 
 import csv
@@ -220,33 +219,26 @@ def _losses(plan: Plan, policy: PolicySum) -> Iterator[dict[str, Any]]:
 
 
 def _table(plan: Plan, query: Query) -> dict[str, Any]:
-    return (
-        _shown(plan, query)
-        | {
-            "mechanisms": mechanisms_of(query),
-            "additive": all(each.additive for each in query.mechanisms),
-            "nonnegative": _nonnegative(plan, query),
-            "sums": _sums(plan, query),
-        }
-        | ({} if query.statistic.adds_up else {"adds_up": False})
-    )
+    shown = _shown(plan, query) | ({} if query.statistic.adds_up else {"adds_up": False})
+    return shown | {
+        "mechanisms": mechanisms_of(query),
+        "additive": all(each.additive for each in query.mechanisms),
+        "nonnegative": _nonnegative(plan, query),
+        "sums": _sums(plan, query),
+    }
 
 
 def _shown(plan: Plan, table: Query | DerivedTable) -> dict[str, Any]:
     """Return what a table shows, measured or not."""
     unit = _words(table.statistic.measure or "").lower() or plan.unit_names.counted(table.statistic)
     where = "; ".join(f"{_label(plan, level)}: {', '.join(codes)}" for level, codes in table.where.items())
-    texts = {"title": _title(plan, table), "about": None, "unit": unit} | table.texts.stated()
-    return (
-        {"name": table.name}
-        | texts
-        | {
-            "statistic": named(table.statistic.label, plan.unit_names),
-            "by": list(table.by),
-            "where": where or None,
-            "cells": plan.domain.query_cells(table.by, table.where).size,
-        }
-    )
+    shown = {"name": table.name, "title": _title(plan, table), "about": None, "unit": unit} | table.texts.stated()
+    return shown | {
+        "statistic": named(table.statistic.label, plan.unit_names),
+        "by": list(table.by),
+        "where": where or None,
+        "cells": plan.domain.query_cells(table.by, table.where).size,
+    }
 
 
 def _nonnegative(plan: Plan, query: Query) -> bool:
@@ -389,10 +381,8 @@ def _resource(facts: Facts, about: Mapping[str, Any], kind: str, types: Mapping[
 
 
 def _code_list(level: str, label: str) -> Facts:
-    fields = [
-        {"name": "code", "type": "string", "constraints": {"required": True, "unique": True}},
-        {"name": "name", "type": "string", "description": "empty where no public list names the code"},
-    ]
+    code = {"name": "code", "type": "string", "constraints": {"required": True, "unique": True}}
+    name = {"name": "name", "type": "string", "description": "empty where no public list names the code"}
     return {
         "name": f"{CODES}/{level}",
         "path": f"{CODES}/{level}.csv",
@@ -400,7 +390,7 @@ def _code_list(level: str, label: str) -> Facts:
         "mediatype": FORMATS["csv"].media,
         "encoding": "utf-8",
         "title": f"{label}: codes and their names",
-        "schema": {"fields": fields, "primaryKey": ["code"]},
+        "schema": {"fields": [code, name], "primaryKey": ["code"]},
     }
 
 

@@ -284,16 +284,16 @@ class Residuals:
                 return False
         return True
 
-    def _told(self, right: Floats) -> tuple[dict[Node, Floats], dict[Node, Floats]]:
+    def _right_parts(self, right: Floats) -> tuple[dict[Node, Floats], dict[Node, Floats]]:
         """Return of a function of cliques' cells, in each residual, the sums of its finest cells, and what is said."""
-        told = [{node: residual.zeros() for node, residual in self.nodes.items()} for _ in range(2)]
+        parts_of = [{node: residual.zeros() for node, residual in self.nodes.items()} for _ in range(2)]
         for top, uses, view in zip(self.tops, self._uses, self.cliques.of(right), strict=True):
             for use in uses:
                 cells = averaged(use.sums.up(view), top, use.top, self.steps)
                 for node, part in analysed(cells, use.top, self.steps):
                     if node in use.rows:
-                        told[not use.owned][node][self._at(use.rows[node])] += part
-        return told[0], told[1]
+                        parts_of[not use.owned][node][self._at(use.rows[node])] += part
+        return parts_of[0], parts_of[1]
 
     def _at(self, rows: slice) -> tuple[slice, ...]:
         return (*(slice(None),) * self.axis, rows)
@@ -306,9 +306,9 @@ class Residuals:
 
     def solve(self, right: Floats) -> Floats:
         """Return M⁻¹·right: totals of cliques that agree."""
-        told = self._told(right)
+        parts_of = self._right_parts(right)
         for node, residual in self.nodes.items():
-            for one, columns in zip(told, residual.solved(told[0][node], told[1][node]), strict=True):
+            for one, columns in zip(parts_of, residual.solved(parts_of[0][node], parts_of[1][node]), strict=True):
                 one[node] = residual.back(columns) * residual.gain
         out = self.cliques.zeros()
         for number, (view, new) in enumerate(zip(self.cliques.of(right), self.cliques.of(out), strict=True)):
@@ -322,7 +322,7 @@ class Residuals:
 
             deque(in_order(work, _slabs(view, self.axis)), maxlen=0)
             for use in self._uses[number]:
-                parts = {node: told[use.owned][node][self._at(rows)] for node, rows in use.rows.items()}
+                parts = {node: parts_of[use.owned][node][self._at(rows)] for node, rows in use.rows.items()}
                 cells = composed(parts, self.tops[number], self.steps, adjoint=True)
                 if cells is not None:
                     use.sums.down(cells, new)
@@ -334,7 +334,7 @@ class Residuals:
         r = Σ Aᵀρ, so for every x (rᵀx)² = (Σ ρᵀA·x)² ≤ Σ V·ρ² · Σ (A·x)²/V = Σ V·ρ² · xᵀNx.
         Infinite where tables do not represent all of it.
         """
-        sums, said = self._told(right)
+        sums, said = self._right_parts(right)
         rest, finest = dict[Node, Floats](), dict[Node, Floats]()
         for node, residual in self._stated.items():
             every = residual.columns(said[node])
