@@ -137,6 +137,7 @@ _ADDED_IN_0_1 = "Losses add up: a {0}'s loss over several releases is at most th
 WORDS_OF_0_1 = {  # now → in 0.1, which said more than is true
     "influences and, where public parts of a table have mechanisms of their own, on the part that r is in; it grows "
     "with every influence, and": "influence alone, grows with it, and",
+    "one that stands in two rows is two records": "an establishment with two rows is two records",
     f"{ADDED.format('record')} A group": _ADDED_IN_0_1.format("record", "a group"),
     f"{ADDED.format('firm')} Several": _ADDED_IN_0_1.format("firm", "several"),
 }
