@@ -6,7 +6,6 @@ remaining axis alone, on which levels may cross (counties, states and metropolit
 they are, by sparse elimination of the coarser cells (docs/mathematics.md, section 14).
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import fsum, prod
@@ -34,14 +33,13 @@ from udfs.estimates.tables import (
     Along,
     Int32s,
     Node,
-    Sums,
     analysed,
     averaged,
     composed,
     in_order,
     shaped,
 )
-from udfs.numbers.arrays import Floats
+from udfs.numbers.arrays import Floats, Int64s
 
 LEAST = 1e-4  # of what coarser cells know least: where no table knows the cells of a residual by themselves
 NOTHING, ROUNDING = 1e-6, 1e-12  # of a residual: what no table represents of it; what is not looked at any more
@@ -100,7 +98,8 @@ class Residual:
         starts = np.cumsum([0, *(one.shape[0] for one in sums)])
         self.rows = [slice(int(a), int(b)) for a, b in pairwise(starts)]
         stacked = sparse.csr_array(sparse.vstack(sums)) if sums else sparse.csr_array((0, width))
-        self.gram, self._spread = sparse.csr_array(stacked @ stacked.T), sparse.csr_array(stacked.T)
+        self._gram, self._spread = sparse.csr_array(stacked @ stacked.T), sparse.csr_array(stacked.T)
+        self._pieces: dict[int, tuple[Int64s, sparse.csr_array, sparse.csr_array]] = {}
         self.inverses = [Inverse(stacked, np.repeat(ratios, np.diff(starts))) for ratios in self.ratios]
         self.shares = {}
         for name, (_, weight) in weights.items():
@@ -117,8 +116,8 @@ class Residual:
         return self.rows[list(self.levels).index(to.tobytes())]
 
     def zeros(self) -> Floats:
-        """Return nothing of all coarser cells."""
-        return np.zeros((*self.shape[: self.axis], self.gram.shape[0], *self.shape[self.axis + 1 :]))
+        """Return nothing of all coarser cells, as columns."""
+        return np.zeros((self._spread.shape[1], prod(self.shape)))
 
     def columns(self, cells: Floats) -> Floats:
         """Return cells as columns, rows along the axis."""
@@ -139,36 +138,39 @@ class Residual:
             out[:, mine] = inverse.solve(sums[:, mine])
         return out
 
-    def solved(self, sums: Floats, said: Floats) -> tuple[Floats, Floats]:
-        """Return of K⁻¹·right, as columns, the sums over coarser cells, and what of these is added to the finest."""
-        every = self.columns(sums) + self.gram @ self.columns(said)
-        inner = self._inner(every, self.kinds)
-        return every - self.gram @ inner, self.columns(said) - inner
+    def eliminated(self, sums: Floats, said: Floats, *, again: bool = False) -> Floats:
+        """Return functions of coarser cells, as columns, that a right side less those is K⁻¹ of it.
 
-    def eliminated(self, sums: Floats, said: Floats) -> tuple[Floats, Floats]:
-        """Return the same of what tables represent the right side by, and of what is left where no table knows
-        the finest cells: what these would represent is eliminated again and again."""
-        sums, said = self.solved(sums, said)
-        least = ROUNDING * float(np.abs(sums).max(initial=0.0))
-        rest, kinds, rounds = sums[:, self.unknown], self.kinds[self.unknown], 0
+        `again`: where no table knows the finest cells, what these would represent of it is eliminated again and again.
+        """
+        sums = sums + self._gram @ said
+        out = self._inner(sums, self.kinds)
+        least, kinds = ROUNDING * float(np.abs(sums).max(initial=0.0)), self.kinds[self.unknown]
+        rest, rounds = (sums - self._gram @ out)[:, self.unknown if again else []], 0
         while rounds < MOST_ROUNDS and np.abs(rest).max(initial=0.0) > least:
             inner, rounds = self._inner(rest, kinds), rounds + 1
-            rest = rest - self.gram @ inner
-            sums[:, self.unknown] += rest
-            said[:, self.unknown] -= inner
-        return sums, said
+            rest = rest - self._gram @ inner
+            out[:, self.unknown] += inner
+        return out
+
+    def _piece(self, rows: slice) -> tuple[Int64s, sparse.csr_array, sparse.csr_array]:
+        """Return the coarser cells that some rows of the finest meet, how these spread to the rows, and add them up."""
+        if rows.start not in self._pieces:
+            own = self._spread[rows]
+            met = np.unique(own.indices).astype(np.int64)
+            spread = sparse.csr_array(own[:, met])
+            self._pieces[rows.start] = met, spread, sparse.csr_array(spread.T)
+        return self._pieces[rows.start]
 
     def spread(self, said: Floats, rows: slice) -> Floats:
         """Return what columns of coarser cells add to some rows of the finest cells."""
-        return self.back(self._spread[rows] @ said)
+        met, spread, _ = self._piece(rows)
+        return self.back(spread @ said[met])
 
-    def represented(self, name: str, finest: Floats | None, sums: Floats) -> Floats:
-        """Return a table's part in the right side: functions of cells of all tables that it is the sum of."""
-        level = self.shares[name].level
-        if level is None:
-            assert finest is not None
-            return finest
-        return self.back(sums[self.rows[level]] * self.ratios[self.kinds, level])
+    def summed(self, part: Floats, rows: slice) -> tuple[Int64s, Floats]:
+        """Return the coarser cells that some rows of the finest meet, and the sums of these, as columns."""
+        met, _, sums = self._piece(rows)
+        return met, sums @ self.columns(part)
 
 
 def _alike(ratios: Floats) -> tuple[Int32s, Floats]:
@@ -185,22 +187,18 @@ def _alike(ratios: Floats) -> tuple[Int32s, Floats]:
 
 
 class Use(NamedTuple):
-    """Cells of one level of the inverted axis, as a clique adds them up: in which residuals it enters them, as what.
+    """What a clique says of residuals of which another one has the finest cells: on which rows of coarser ones."""
 
-    `owned`: sums of the clique's own finest cells, of which the residual is made; else what it says beside another's.
-    """
-
-    sums: Sums
     top: Node
     rows: Mapping[Node, slice]
-    owned: bool
 
 
 class Residuals:
     """M⁻¹ over vectors of cliques; symmetric and positive, and the same for all ways to write a function of them.
 
     Where a clique has the finest cells of a residual, these are taken apart and put together by slabs of the inverted
-    axis: its coarser cells alone mix them, and of these few sums are enough.
+    axis: its coarser cells alone mix them. Their sums are those of the very parts from which they are taken again:
+    weights may differ by 10⁹, and what is left be as small beside them.
     """
 
     def __init__(self, cliques: Cliques) -> None:
@@ -240,24 +238,15 @@ class Residuals:
                 stated = {name: (positions, weight * stating[name]) for name, (positions, weight) in weights.items()}
                 self._stated[node] = Residual(labels[owner], self.axis, shape, stated, others)
         self.bounds = not any(len(one.unknown) + len(one.untold) for one in self._stated.values())
-        self._uses = [list(self._uses_of(number, tell, labels)) for number in range(len(labels))]
-
-    def _uses_of(self, number: int, tell: Mapping[Node, list[int]], labels: Sequence[Int32s]) -> Iterator[Use]:
-        shape = self.cliques.cliques[number].group.shape
-        every: dict[tuple[bool, bytes], tuple[Int32s, dict[Node, slice]]] = {}
-        for node in (node for node, telling in tell.items() if number in telling):
-            owner, residual = self._owners[node], self.nodes[node]
-            own = np.arange(shape[self.axis], dtype=np.int32)
-            rows = [(own, residual.rows_of(inside(labels[owner], labels[number])))] if owner != number else []
-            rows = rows or list(zip(residual.levels.values(), residual.rows, strict=True))
-            for to, of in rows:
-                every.setdefault((owner == number, to.tobytes()), (to, {}))[1][node] = of
-        for (owned, _), (to, of_nodes) in every.items():
-            width = int(to.max()) + 1
-            positions = tuple(to if i == self.axis else np.arange(n, dtype=np.int32) for i, n in enumerate(shape))
-            sums = Sums(positions, tuple(width if i == self.axis else n for i, n in enumerate(shape)))
-            top = tuple(max(levels) for levels in zip(*of_nodes, strict=True))
-            yield Use(sums, top, of_nodes, owned)
+        self._uses = []
+        for number, own in enumerate(labels):
+            owners = ((node, self._owners[node]) for node in tell if number in tell[node])
+            rows = {
+                node: self.nodes[node].rows_of(inside(labels[owner], own)) for node, owner in owners if owner != number
+            }
+            top = tuple(max(levels) for levels in zip(*rows, strict=True)) if rows else self.tops[number]
+            self._uses.append(Use(top, rows))
+        self._shared = {node for use in self._uses for node in use.rows}
 
     def _node(self, levels: "tuple[Int32s, ...] | list[Int32s]") -> Node:
         return tuple(self.axes[i].number(one) if i in self.axes else 0 for i, one in enumerate(levels))
@@ -286,14 +275,20 @@ class Residuals:
 
     def _right_parts(self, right: Floats) -> tuple[dict[Node, Floats], dict[Node, Floats]]:
         """Return of a function of cliques' cells, in each residual, the sums of its finest cells, and what is said."""
-        parts_of = [{node: residual.zeros() for node, residual in self.nodes.items()} for _ in range(2)]
-        for top, uses, view in zip(self.tops, self._uses, self.cliques.of(right), strict=True):
-            for use in uses:
-                cells = averaged(use.sums.up(view), top, use.top, self.steps)
-                for node, part in analysed(cells, use.top, self.steps):
-                    if node in use.rows:
-                        parts_of[not use.owned][node][self._at(use.rows[node])] += part
-        return parts_of[0], parts_of[1]
+        sums, said = ({node: residual.zeros() for node, residual in self.nodes.items()} for _ in range(2))
+        for number, (top, use, view) in enumerate(zip(self.tops, self._uses, self.cliques.of(right), strict=True)):
+
+            def work(rows: slice, number: int = number, view: Floats = view) -> list[Summed]:
+                parts = self._taken_apart(number, view, rows)
+                return [(node, *self.nodes[node].summed(part, rows)) for node, part in parts]
+
+            mixed = any(owner == number and self.nodes[node].levels for node, owner in self._owners.items())
+            for every in in_order(work, _slabs(view, self.axis) if mixed else []):
+                _add(every, sums)
+            for node, part in analysed(averaged(view, top, use.top, self.steps), use.top, self.steps):
+                if node in use.rows:
+                    said[node][use.rows[node]] += self.nodes[node].columns(part)
+        return sums, said
 
     def _at(self, rows: slice) -> tuple[slice, ...]:
         return (*(slice(None),) * self.axis, rows)
@@ -306,26 +301,31 @@ class Residuals:
 
     def solve(self, right: Floats) -> Floats:
         """Return M⁻¹·right: totals of cliques that agree."""
-        parts_of = self._right_parts(right)
+        sums, said = self._right_parts(right)
+        shared = {node: self.nodes[node].zeros() for node in self._shared}
         for node, residual in self.nodes.items():
-            for one, columns in zip(parts_of, residual.solved(parts_of[0][node], parts_of[1][node]), strict=True):
-                one[node] = residual.back(columns) * residual.gain
+            said[node] -= residual.eliminated(sums[node], said[node])
         out = self.cliques.zeros()
         for number, (view, new) in enumerate(zip(self.cliques.of(right), self.cliques.of(out), strict=True)):
 
-            def work(rows: slice, number: int = number, view: Floats = view, new: Floats = new) -> None:
-                every = self._taken_apart(number, view, rows)
-                own = {node: np.multiply(part, self.nodes[node].gain, out=part) for node, part in every}
+            def work(rows: slice, number: int = number, view: Floats = view, new: Floats = new) -> list[Summed]:
+                own: dict[Node, Floats] = {}
+                for node, part in self._taken_apart(number, view, rows):
+                    residual = self.nodes[node]
+                    own[node] = np.add(part, residual.spread(said[node], rows), out=part) if residual.levels else part
+                    own[node] *= residual.gain
                 made = composed(own, self.tops[number], self.steps, adjoint=True)
                 if made is not None:
                     new[self._at(rows)] = made
+                return [(node, *self.nodes[node].summed(own[node], rows)) for node in own.keys() & self._shared]
 
-            deque(in_order(work, _slabs(view, self.axis)), maxlen=0)
-            for use in self._uses[number]:
-                parts = {node: parts_of[use.owned][node][self._at(rows)] for node, rows in use.rows.items()}
-                cells = composed(parts, self.tops[number], self.steps, adjoint=True)
-                if cells is not None:
-                    use.sums.down(cells, new)
+            for every in in_order(work, _slabs(view, self.axis)):
+                _add(every, shared)
+        for top, use, new in zip(self.tops, self._uses, self.cliques.of(out), strict=True):
+            parts = {node: self.nodes[node].back(shared[node][rows]) for node, rows in use.rows.items()}
+            cells = composed(parts, top, self.steps, adjoint=True)
+            if cells is not None:
+                np.add(new, cells, out=new)
         return out
 
     def bound(self, right: Floats) -> float:
@@ -337,9 +337,8 @@ class Residuals:
         sums, said = self._right_parts(right)
         rest, finest = dict[Node, Floats](), dict[Node, Floats]()
         for node, residual in self._stated.items():
-            every = residual.columns(said[node])
-            sums[node], rest[node] = residual.eliminated(sums[node], said[node])
-            said[node] = every
+            sums[node] = residual.eliminated(sums[node], said[node], again=True)
+            rest[node] = said[node] - sums[node]
         most = left = 0.0
         for number, view in enumerate(self.cliques.of(right)):
 
@@ -369,7 +368,10 @@ class Residuals:
         """Return Σ V·ρ² of a table's cells."""
         top = self.of[known.name]
         telling = {node: one for node, one in self._stated.items() if known.name in one.shares}
-        parts = {node: one.represented(known.name, finest[node], sums[node]) for node, one in telling.items()}
+        parts = {}
+        for node, one in telling.items():
+            level = one.shares[known.name].level
+            parts[node] = finest[node] if level is None else one.back(sums[node][one.rows[level]])
         places = [(axis, level_of(known, axis, of.levels[top[axis]])) for axis, of in self.axes.items()]
 
         def work(rows: slice) -> float:
@@ -386,6 +388,14 @@ class Residuals:
 
         every = np.broadcast_to(0.0, [int(known.table.positions[i].max()) + 1 for i in range(self.dimensions)])
         return fsum(in_order(work, _slabs(every, self.axis)))
+
+
+Summed = tuple[Node, Int64s, Floats]  # of a residual: coarser cells, and what is to be added to them, as columns
+
+
+def _add(every: Sequence[Summed], out: Mapping[Node, Floats]) -> None:
+    for node, met, cells in every:
+        out[node][met] += cells
 
 
 def _slabs(cells: Floats, axis: int) -> list[slice]:
