@@ -383,3 +383,15 @@ def of_noise(group: ReleasedGroup) -> list[Observed]:
         values = np.sqrt(variance) * random.normal(size=widths)
         tables.append(Observed(each.name, atoms.positions(each.cells), widths, values, variance))
     return tables
+
+
+def test_cliques_agree_where_weights_differ_by_ten_orders_of_magnitude() -> None:
+    of, to, form, no = np.arange(30), np.repeat(np.arange(6), 4), np.arange(5), nothing
+    ways = [(of, to, form, 1e12), (of, no(24), form, 1.0), (no(30), to, form, 4.0), (of, np.arange(24), no(5), 9.0)]
+    tables = [table(f"t{number}", *axes) for number, (*axes, _) in enumerate(ways)]
+    made = observed(tables, np.full((30, 24, 5), 90.0), [way[-1] for way in ways], np.random.default_rng(4))
+    cliques = Cliques(Group(made), MOST)
+    above, below = cliques.of(Residuals(cliques).solve(cliques.gradient(cliques.zeros())))
+    child = cliques.cliques[1]
+    parts = Sums(child.shared.positions, child.shared.widths).up(below), child.from_parent.up(above)
+    np.testing.assert_allclose(*parts, atol=1e-9 * np.abs(parts[1]).max())
