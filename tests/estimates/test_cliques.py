@@ -20,7 +20,7 @@ from pipeline.publication.reconcile.released_tables import groups_of
 from tests.estimates.test_solve import any_group
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
 from udfs.estimates import residuals as module
-from udfs.estimates import solve
+from udfs.estimates import rounding, solve
 from udfs.estimates.cliques import Cliques, TooLarge, _within
 from udfs.estimates.group import Group
 from udfs.estimates.residuals import Residuals
@@ -318,6 +318,29 @@ def test_what_is_displayed_keeps_exact_sums_where_small_cells_are_noise_alone() 
     assert off(values) < 0.05
     clipped = np.maximum(truth + noise, 0)
     assert off(clipped * truth.sum() / clipped.sum()) > 0.2  # a broken twin: what is below 0 is taken from all others
+
+
+def test_what_is_displayed_does_not_start_from_noise_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counties by industry are known, and industries by size; of all three noise, and a plant that stands out."""
+    random = np.random.default_rng(11)
+    truth = np.round(random.gamma(0.2, [30, 10, 4, 2, 1, 0.5], size=(20, 25, 6)))
+    base = truth + random.normal(0, 1500, size=truth.shape)
+    base[4, 7, 5] += (plant := 20_000 - base[4, 7, 5])
+    truth[4, 7, 5] += plant
+    for axis in (0, 2):
+        base += (truth - base).mean(axis=axis, keepdims=True)
+    margins = [Sums((np.arange(20), np.arange(25), nothing(6)), (20, 25, 1))]
+    margins.append(Sums((nothing(20), np.arange(25), np.arange(6)), (1, 25, 6)))
+    monkeypatch.setattr(rounding, "RAKED", 12)
+
+    def off() -> float:
+        values = raked(base, margins)
+        assert values[4, 7, 5] > 15_000
+        return float(np.abs(values.sum(axis=2) - truth.sum(axis=2)).max())
+
+    assert off() < 3
+    monkeypatch.setattr(rounding, "NOISE", 1.0)
+    assert off() > 30  # a broken twin: half of the cells start from nothing, wherever noise is below 0
 
 
 def test_what_lies_below_zero_is_taken_from_all_alike() -> None:

@@ -38,6 +38,8 @@ MANY, HASTY = 1 << 22, 12  # of so many cells fewer rounds are made: each takes 
 UNEVEN = 4  # times the squared mean: the mean square of what is below 0 at the positions of an axis
 FEWER = 4  # times fewer cells, of which some margins are fitted together
 NOISY = 0.25  # of a table's sum above 0, below 0: of more, noise is most of the table, and it is not fitted
+NOISE = 0.9  # of more, base values are little else than noise
+CLEAR = 4.0  # root mean squares of what is below 0: values above as many are not noise alone
 CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 
 
@@ -229,6 +231,8 @@ def displayed(chain: Chain, base: Floats, held: Held | None = None, margins: Seq
         base = raked(base, margins, None if held is None else (Sums(held[0].positions, held[0].widths), held[1]))
     steps = [Parts.base(base.shape), *(Parts.of(level.known.table) for level in chain.levels)]
     if held is None:
+        if margins:  # else what is rounded off in many small cells would be missing from their sums
+            steps.append(Parts(tuple(np.zeros(n, dtype=np.int32) for n in base.shape), (1,) * base.ndim))
         integers = np.maximum(np.rint(Sums(*steps[-1]).up(base)), 0.0)
     else:
         steps = [steps[0], *(parts for parts, _ in _above(chain, held[0])), Parts.of(held[0])]
@@ -252,7 +256,7 @@ def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | Non
     across it are far off.
     """
     known = [(sums, sums.up(base)) for sums in margins]
-    noise = [float(-np.minimum(each, 0).sum() / max(np.maximum(each, 0).sum(), LEAST)) for _, each in known]
+    noise = [shortfall(each) for _, each in known]
     order = sorted((n for n in range(len(margins)) if noise[n] <= NOISY), key=lambda n: -noise[n])
     tens = [math.ceil(math.log10(max(noise[n], LEAST))) for n in order]
     wanted = [
@@ -261,7 +265,7 @@ def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | Non
         for run in Run.of([(known[n][0], above_zero(known[n][1])) for _, n in alike], base.size)
     ]
     wanted += [] if held is None else Run.of([held], base.size)
-    values = np.maximum(base, LEAST)
+    values = start(base)
     rounds = RAKED if base.size < MANY else HASTY
     for number in range(rounds):
         for run in wanted[len(wanted) * max(2 * number - rounds, 0) // rounds :]:
@@ -269,19 +273,49 @@ def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | Non
     return values
 
 
-def above_zero(sums: Floats) -> Floats:
-    """Return the sums of at least 0 that are nearest and have the same total: all are as far off.
+def start(base: Floats) -> Floats:
+    """Return the values above 0 from which fitting starts: base values above 0, where they are not noise nearly all.
 
-    Where most of what is below 0 has few positions on an axis, as it has in classes of much noise, each has its total.
+    Else those that noise alone does not make, and the mean of the others for each of these: fitting would have to move
+    what is known of sums to the cells where noise is above 0 by chance.
     """
+    if shortfall(base) <= NOISE:
+        return np.maximum(base, LEAST)
+    columns, axis = classed(base)
+    values = np.empty_like(columns)
+    for real, out in zip(columns.T, values.T, strict=True):
+        below = real[real < 0]
+        clear = real > CLEAR * math.sqrt(float(np.mean(below**2)) if len(below) else 0.0)
+        mean = float(np.where(clear, 0.0, real).sum()) / max(1, int(np.count_nonzero(~clear)))
+        out[:] = np.where(clear, real, max(mean, LEAST))
+    return restored(values, base, axis)
+
+
+def shortfall(sums: Floats) -> float:
+    """Return what is below 0 as a share of what is above."""
+    return float(-np.minimum(sums, 0).sum() / max(np.maximum(sums, 0).sum(), LEAST))
+
+
+def above_zero(sums: Floats) -> Floats:
+    """Return the sums of at least 0 that are nearest and have the same total: all are as far off, class by class."""
+    real, axis = classed(sums)
+    totals = np.maximum(real.sum(axis=0, keepdims=True), 0.0)
+    return restored(projected(totals, real, Along(np.zeros(len(real), dtype=np.int32), 1), 0), sums, axis)
+
+
+def classed(sums: Floats) -> tuple[Floats, int]:
+    """Return sums as columns of alike noise, and the axis that tells it: one, unless few positions have most noise."""
     below = np.maximum(-sums, 0.0)
     by = [below.sum(axis=tuple(other for other in range(sums.ndim) if other != axis)) for axis in range(sums.ndim)]
     uneven = [float((each**2).mean() / max(each.mean(), LEAST) ** 2) for each in by]
-    columns = np.moveaxis(sums, (axis := int(np.argmax(uneven))), -1)
-    real = columns.reshape(-1, sums.shape[axis] if uneven[axis] > UNEVEN else 1)
-    totals = np.maximum(real.sum(axis=0, keepdims=True), 0.0)
-    near = projected(totals, real, Along(np.zeros(len(real), dtype=np.int32), 1), 0)
-    return np.moveaxis(near.reshape(columns.shape), -1, axis)
+    axis = max(range(sums.ndim), key=uneven.__getitem__)
+    return np.moveaxis(sums, axis, -1).reshape(-1, sums.shape[axis] if uneven[axis] > UNEVEN else 1), axis
+
+
+def restored(columns: Floats, sums: Floats, axis: int) -> Floats:
+    """Return columns that `classed` made in the shape of the sums."""
+    shape = np.moveaxis(sums, axis, -1).shape
+    return np.moveaxis(columns.reshape(shape), -1, axis)
 
 
 @dataclass(frozen=True, eq=False)
