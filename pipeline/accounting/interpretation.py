@@ -44,21 +44,21 @@ def bounds_at(policy: PolicySum, at: Reference, delta: float) -> ByDistribution 
     """
     if at.listed:
         return _of_list(policy, at, delta)
-    of_classes = [_of_record(policy, each.records[0], delta) for each in policy.resolved(at)]
-    known = [each for each in of_classes if each is not None]
-    if len(known) < len(of_classes):
+    met = [(each.records[0], _pairs(policy, each.records[0])) for each in policy.resolved(at)]
+    known = [(record, pairs) for record, pairs in met if pairs is not None]
+    if len(known) < len(met):
         return None
-    coarse = {query for each in known for query in each.coarse}
-    return ByDistribution(_largest(each.bounds for each in known), tuple(sorted(coarse)))
+    coarse = {query for _, pairs in known for query in _coarse(policy, pairs.items())}
+    return ByDistribution(_worst(_by_divergences(policy, known, delta), delta), tuple(sorted(coarse)))
 
 
-def _of_record(policy: PolicySum, record: ReferenceRecord, delta: float) -> ByDistribution | None:
-    sets = policy.query_sets if record.query_sets is None else record.query_sets
-    met = sorted(frozenset[int]().union(*sets))
-    pairs = _known({i: policy.queries[i].mechanism.pair_at(policy.queries[i].influence(record)) for i in met})
-    if pairs is None:
-        return None
-    return _worst(policy, _by_divergences(policy, record, sets, pairs, delta), pairs, delta)
+def _pairs(policy: PolicySum, record: ReferenceRecord) -> dict[int, Pair] | None:
+    met = sorted(frozenset[int]().union(*_sets(policy, record)))
+    return _known({i: policy.queries[i].mechanism.pair_at(policy.queries[i].influence(record)) for i in met})
+
+
+def _sets(policy: PolicySum, record: ReferenceRecord) -> tuple[QuerySet, ...]:
+    return policy.query_sets if record.query_sets is None else record.query_sets
 
 
 def bounds_of_change(
@@ -68,18 +68,19 @@ def bounds_of_change(
     distinct = list(dict.fromkeys(sets))
     met = frozenset[int]().union(*distinct)
     known = _known({i: pairs[i] for i in sorted(met)})
-    return None if known is None else _worst(policy, ((each, inf, 1.0) for each in distinct), known, delta)
+    if known is None:
+        return None
+    together = ((tuple(known[i] for i in sorted(each)), inf, 1.0) for each in distinct)
+    return ByDistribution(_worst(together, delta), _coarse(policy, known.items()))
 
 
-def _worst(
-    policy: PolicySum, sets: Iterable[tuple[QuerySet, float, float]], pairs: Mapping[int, Pair], delta: float
-) -> ByDistribution:
-    """Return the largest bounds of the query sets, which come with larger ones than theirs."""
+def _worst(together: Iterable[tuple[tuple[Pair, ...], float, float]], delta: float) -> Bounds:
+    """Return the largest bounds of pairs that are met together, which come with larger ones than theirs."""
     worst = NOTHING
-    for query_set, epsilon, power in sets:
+    for pairs, epsilon, power in together:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
-            worst = _largest([worst, _bounds(tuple(pairs[i] for i in sorted(query_set)), delta)])
-    return ByDistribution(worst, _coarse(policy, pairs.items()))
+            worst = _largest([worst, _bounds(pairs, delta)])
+    return worst
 
 
 def _of_list(policy: PolicySum, at: Reference, delta: float) -> ByDistribution | None:
@@ -120,29 +121,23 @@ def _largest(some: Iterable[Bounds]) -> Bounds:
 
 
 def _by_divergences(
-    policy: PolicySum, record: ReferenceRecord, sets: tuple[QuerySet, ...], pairs: dict[int, Pair], delta: float
-) -> Iterator[tuple[QuerySet, float, float]]:
-    """Yield query sets of different noises, with larger bounds by Rényi divergences, those of the largest first."""
-    different: dict[frozenset[tuple[Pair, int]], QuerySet] = {}
-    for query_set in sets:
-        different.setdefault(frozenset(Counter(pairs[i] for i in query_set).items()), query_set)
+    policy: PolicySum, records: Sequence[tuple[ReferenceRecord, Mapping[int, Pair]]], delta: float
+) -> Iterator[tuple[tuple[Pair, ...], float, float]]:
+    """Yield the noises that records meet together, with larger bounds by Rényi divergences, the largest first."""
+    different: dict[frozenset[tuple[Pair, int]], tuple[ReferenceRecord, list[int], tuple[Pair, ...]]] = {}
+    for record, pairs in records:
+        for query_set in map(sorted, _sets(policy, record)):
+            together = tuple(pairs[i] for i in query_set)
+            different.setdefault(frozenset(Counter(together).items()), (record, query_set, together))
     if len(different) == 1:
-        yield from ((query_set, float("inf"), 1.0) for query_set in different.values())
+        yield from ((together, inf, 1.0) for _, _, together in different.values())
         return
-    curves = {
-        i: policy.queries[i].mechanism.renyi_at(policy.queries[i].influence(record), convert.ORDERS)
-        for i in frozenset[int]().union(*different.values())
-    }
     rough = []
-    for query_set in different.values():
-        curve = convert.added([curves[i] for i in query_set])
-        rough.append(
-            (
-                query_set,
-                convert.approximate_epsilon_of(convert.ORDERS, curve, delta),
-                convert.best_power_of(convert.ORDERS, curve),
-            )
-        )
+    for record, query_set, together in different.values():
+        met = (policy.queries[i] for i in query_set)
+        curve = convert.added([each.mechanism.renyi_at(each.influence(record), convert.ORDERS) for each in met])
+        epsilon = convert.approximate_epsilon_of(convert.ORDERS, curve, delta)
+        rough.append((together, epsilon, convert.best_power_of(convert.ORDERS, curve)))
     yield from sorted(rough, key=lambda each: each[1], reverse=True)
 
 

@@ -8,7 +8,7 @@ import pytest
 from pipeline.accounting.convert import ORDERS, approximate_epsilon_of, exact_scale
 from pipeline.accounting.interpretation import bounds_at
 from pipeline.accounting.policy import PolicySum, QueryPolicy
-from pipeline.accounting.references import QuerySet, Reference
+from pipeline.accounting.references import QuerySet, Reference, Span
 from pipeline.plan.total_policy import located, parse_at, policy_of
 from tests.support.firms import COARSE, loaded
 from tests.support.kinds import REGISTRY
@@ -64,6 +64,17 @@ def test_the_worst_query_set_is_stated_whichever_divergences_say() -> None:
         assert stated(policy).epsilon == max(bounds.epsilon for bounds in each)
         assert stated(policy).power == max(bounds.power for bounds in each)
     assert stated(sum_of(GAUSSIAN, query_sets=(frozenset(),))).epsilon == pytest.approx(0, abs=1e-9)
+
+
+def test_the_worst_class_is_stated_where_parts_differ_by_class() -> None:
+    """Of records up to 9: in the class up to 4 less noise is drawn, above it more; each may be the worst."""
+    for low, high in ((GAUSSIAN, WIDER), (WIDER, GAUSSIAN), (build({"kind": "gaussian", "sigma": 1}, ONE), WIDER)):
+        queries = tuple(QueryPolicy("q", Sum("x"), each) for each in (low, high))
+        spans: tuple[Span, ...] = ({"x": (Fraction(0), Fraction(4))}, {"x": (Fraction(5), None)})
+        policy = PolicySum(queries, (frozenset([0]), frozenset([1])), spans)
+        each = [of(low, influence=4), of(high, influence=9)]
+        assert stated(policy, Reference.of({"x": 9})).epsilon == max(bounds.epsilon for bounds in each)
+        assert stated(policy, Reference.of({"x": 9})).power == max(bounds.power for bounds in each)
 
 
 def test_four_gaussian_queries_are_one_of_half_the_scale() -> None:
