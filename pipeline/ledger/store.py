@@ -113,6 +113,7 @@ class Ledger(ReadLedger):
     """
 
     operator: str | None = None
+    _live: tuple[tuple[int, str], str, str] | None = None  # the head under which an attempt was last seen to be live
 
     def register(self, budget: Budget, fingerprints: Sequence[str] = ()) -> None:
         """Register a dataset or a family with its limits, and the fingerprints of files that can be read.
@@ -267,11 +268,16 @@ class Ledger(ReadLedger):
     def require_live(self, release: str, attempt: str) -> None:
         """Raise StateError unless `attempt` is drawn and live, and this process holds its lock; writes nothing.
 
-        Call it before each file of a draw: another host may have destroyed it while this process stood still.
+        Call it before each file of a draw: another host may have destroyed it while this process stood still. While
+        nothing was added to the ledger, nothing can have been.
         """
         with self._writing() as connection:
+            head = entries.head_of(connection)
+            if self._live == (head, release, attempt):
+                return
             if require_state(connection, release).attempt != attempt:
                 raise StateError(f"release {release}: attempt {attempt} was destroyed by another run: run again")
+            self._live = head, release, attempt
 
     def destroyed(self, release: str, attempt: str, reason: str, exposed: bool) -> ReleaseState:
         """Record that the staging of the live `attempt` was destroyed, and whether others may have seen it."""

@@ -11,7 +11,7 @@ from pipeline.ledger import fold
 from pipeline.ledger.entries import GENESIS
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import limits_of
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from tests.support.ledgers import FACTS, drawn_and_destroyed, entries, policy, reservation
 
 EVERY_DATABASE = True
@@ -182,6 +182,28 @@ def test_only_the_live_attempt_is_published_and_only_once(ledger: Ledger) -> Non
     ledger.settle("r", second)
     with pytest.raises(StateError, match="is settled"):
         ledger.settle("r", second)
+
+
+def test_an_attempt_that_another_process_destroyed_is_live_no_more(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was just seen to be live; while nothing is added to the ledger its entries are not read again."""
+    other = open_ledger(ledger.address)
+    ledger.reserve(reservation("r"))
+    first = ledger.draw("r", "sha256:pin")
+    ledger.require_live("r", first)
+    with monkeypatch.context() as unread:
+        unread.setattr(fold, "states_of", None)
+        ledger.require_live("r", first)
+    other.reserve(reservation("s"))
+    ledger.require_live("r", first)
+    other.destroyed("r", first, "incomplete", False)
+    with pytest.raises(StateError, match="was destroyed by another run"):
+        ledger.require_live("r", first)
+    second = other.draw("r", "sha256:pin")
+    ledger.require_live("r", second)
+    with pytest.raises(StateError, match="was destroyed by another run"):
+        ledger.require_live("r", first)
 
 
 def test_the_ledger_says_where_each_draw_was_staged(ledger: Ledger) -> None:
