@@ -12,7 +12,7 @@ import pytest
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"`((?:udfs|pipeline|prdp|jobs|conf|box|benchmarks|tests|docs)/[\w./-]+\.\w+)`")
 
