@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks import goals
 from benchmarks.measure import MEASURED, ROOT, WORK, CommandFailed, Measured, Run, run
 from benchmarks.microdata import made, plan
-from benchmarks.world import FOUR, GAUSSIAN, IMPORTS, ONE, SPARK, Contenders, World, named
+from benchmarks.world import FOUR, GAUSSIAN, IMPORTS, ONE, SPARK, TWELVE, Contenders, World, named
 
 FEW, SOME = 10_000, 250_000
 KINDS = ("shuffled", "generated")
@@ -57,6 +57,14 @@ def start(world: World) -> Suite:
     for command, words in commands.items():
         yield {"command": command}, world.of_each(*words, place=place if words[0] == "ledger" else None)
     shutil.rmtree(place)
+
+
+def publication(world: World) -> Suite:
+    """Twelve tables of many records, beside DuckDB: a query a table, and grouped once and rolled up."""
+    for records in world.records:
+        folder = made(world.home, "shuffled", records)
+        contenders = world.of_each("release", plan(folder, "twelve", named(TWELVE)))
+        yield {"records": records, "tables": 12}, contenders | world.others(folder, 3, "twelve", "rolled_up")
 
 
 def release(world: World) -> Suite:
@@ -174,7 +182,9 @@ def _reserve(address: Path, plan: Path) -> Run:
         return replace(taken, wall=float(told.read()))
 
 
-SUITES = {suite.__name__: suite for suite in (start, release, spark, queries, contracts, records, cells, years)}
+SUITES = {
+    suite.__name__: suite for suite in (publication, start, release, spark, queries, contracts, records, cells, years)
+}
 
 
 def main() -> int:

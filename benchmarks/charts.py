@@ -29,6 +29,8 @@ MARKS = re.compile(r"(<!-- made by benchmarks.charts: (\w+) -->\n).*?(<!-- end -
 NAMES = {
     "prdp": "prdp on Dask",
     "duckdb": "DuckDB",
+    "twelve": "DuckDB, a query a table",
+    "rolled_up": "DuckDB, grouped once",
     "polars": "Polars",
     "dask": "Dask",
     "prdp on spark": "prdp on Spark",
@@ -102,17 +104,21 @@ def _goals(found: Found) -> str:
     return table(("of the median runs", "at most", "found", "met"), goals.rows(found.medians))
 
 
-def _release(found: Found) -> str:
-    rows = []
-    for facts, taken in found.of(suite="release"):
-        base = found.of(**{**facts, "by": "spark" if "spark" in facts["by"] else "duckdb"})
-        ratios = [
-            f"{taken.wall / run.wall:.2f}, {taken.cpu / run.cpu:.2f} of {NAMES[base['by']]}" for base, run in base
-        ]
-        size = f"{facts['records'] / 1e6:g} million, {facts['microdata']}"
-        figures = (f"{taken.wall:.2f}", f"{taken.cpu:.2f}", f"{taken.peak:.0f}", *(ratios or [""]))
-        rows.append((size, NAMES.get(facts["by"]) or str(facts["by"]), *figures))
-    return table(("records", "program", "s", "s of processors", "MiB", "ratios: time, processors"), rows)
+def _beside(suite: str, first: str) -> Callable[[Found], str]:
+    """Return what writes a suite's programs beside the one named `first`, those on Spark beside Spark."""
+
+    def written(found: Found) -> str:
+        rows = []
+        for facts, taken in found.of(suite=suite):
+            base = found.of(**{**facts, "by": "spark" if "spark" in facts["by"] else first})
+            ratios = [
+                f"{taken.wall / run.wall:.2f}, {taken.cpu / run.cpu:.2f} of {NAMES[base['by']]}" for base, run in base
+            ]
+            size = f"{facts['records'] / 1e6:g} million, {facts.get('microdata', 'shuffled')}"
+            rows.append((size, NAMES.get(facts["by"]) or str(facts["by"]), *_figures(taken), *(ratios or [""])))
+        return table(("records", "program", "s", "s of processors", "MiB", "ratios: time, processors"), rows)
+
+    return written
 
 
 def _start(found: Found) -> str:
@@ -192,7 +198,8 @@ def _readme(found: Found) -> str:
 PARTS: dict[str, Callable[[Found], str]] = {
     "machine": _machine,
     "goals": _goals,
-    "release": _release,
+    "publication": _beside("publication", "rolled_up"),
+    "release": _beside("release", "duckdb"),
     "start": _start,
     "queries": _beside_first("queries", "prdp", _queries),
     "contracts": _beside_first("contracts", "prdp", lambda facts: f"{_million(facts)}, {facts['contract']}"),

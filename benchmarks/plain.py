@@ -1,13 +1,18 @@
 """What prdp is measured beside: the same sums by other programs, each a process of its own.
 
-    python -m benchmarks.plain duckdb|polars|dask|spark MICRODATA OUT DIGITS
+    python -m benchmarks.plain duckdb|polars|dask|spark|twelve|rolled_up MICRODATA OUT DIGITS
 
-Each adds up employment by industry (that many digits of its code) and county, and writes the sums to Parquet: no cells
-without records, no noise, no ledger, no pages; no contract of records; on Spark nothing encrypted.
+Each adds up employment by industry (that many digits of its code) and county, and writes the sums to Parquet; `twelve`
+and `rolled_up` write the twelve tables of the suite publication. No cells without records, no noise, no ledger, no
+pages; no contract of records; on Spark nothing encrypted.
 """
 
 import os
 import sys
+from types import ModuleType
+
+LEVELS = ((3, 5), (2, 5), (3, 2), (2, 2))  # digits of industries, and of areas: counties and states
+MEASURES = ("sum(employment)", "sum(payroll)", "count(*)")
 
 
 def duckdb(data: str, out: str, digits: int) -> None:
@@ -17,6 +22,37 @@ def duckdb(data: str, out: str, digits: int) -> None:
     keys = f"substr(naics, 1, {digits}) AS naics, county"
     sums = f"SELECT {keys}, sum(employment) AS value FROM read_parquet('{data}/*.parquet') GROUP BY ALL ORDER BY ALL"
     duckdb.sql(f"COPY ({sums}) TO '{out}' (FORMAT parquet)")
+
+
+def twelve(data: str, out: str, digits: int) -> None:
+    """Group by in SQL once a table."""
+    import duckdb
+
+    for industry, area in LEVELS:
+        for number, measure in enumerate(MEASURES):
+            keys = f"substr(naics, 1, {industry}) AS naics, substr(county, 1, {area}) AS area"
+            sums = f"SELECT {keys}, {measure} AS value FROM read_parquet('{data}/*.parquet') GROUP BY ALL ORDER BY ALL"
+            _write(duckdb, sums, out, f"{number}{industry}{area}")
+
+
+def rolled_up(data: str, out: str, digits: int) -> None:
+    """Group by in SQL once, by the finest keys, and make all tables of that, as an expert would."""
+    import duckdb
+
+    finest, area = LEVELS[0]
+    sums = ", ".join(f"{measure} AS value{number}" for number, measure in enumerate(MEASURES))
+    keys = f"substr(naics, 1, {finest}) AS naics, substr(county, 1, {area}) AS area"
+    duckdb.sql(f"CREATE TEMP TABLE finest AS SELECT {keys}, {sums} FROM read_parquet('{data}/*.parquet') GROUP BY ALL")
+    for industry, area in LEVELS:
+        keys = f"substr(naics, 1, {industry}) AS naics, substr(area, 1, {area}) AS area"
+        for number in range(len(MEASURES)):
+            sums = f"SELECT {keys}, sum(value{number}) AS value FROM finest GROUP BY ALL ORDER BY ALL"
+            _write(duckdb, sums, out, f"{number}{industry}{area}")
+
+
+def _write(duckdb: ModuleType, sums: str, out: str, name: str) -> None:
+    os.makedirs(out, exist_ok=True)
+    duckdb.sql(f"COPY ({sums}) TO '{out}/{name}.parquet' (FORMAT parquet)")
 
 
 def polars(data: str, out: str, digits: int) -> None:
@@ -53,7 +89,7 @@ def spark(data: str, out: str, digits: int) -> None:
     session.stop()
 
 
-PROGRAMS = {program.__name__: program for program in (duckdb, polars, dask, spark)}
+PROGRAMS = {program.__name__: program for program in (duckdb, polars, dask, spark, twelve, rolled_up)}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4]))

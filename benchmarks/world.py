@@ -19,6 +19,15 @@ FOUR = (  # four queries at three granularities
     {"sum": "employment", "by": ["naics2", "state"], "mechanism": {"kind": "laplace", "sigma": 500}},
     {"count": "records", "by": ["naics2", "county"], "mechanism": GAUSSIAN},
 )
+TWELVE = tuple(  # three measures at four granularities: 260,952 to 969 cells
+    {**what, "by": [industry, area]}
+    for industry, area in (("naics3", "county"), ("naics2", "county"), ("naics3", "state"), ("naics2", "state"))
+    for what in (
+        {"sum": "employment", "mechanism": GAUSSIAN},
+        {"sum": "payroll", "mechanism": GAUSSIAN | {"sigma": 2000}},
+        {"count": "records", "mechanism": GAUSSIAN},
+    )
+)
 IMPORTS = {"PYTHONPATH": str(ROOT)}
 SPARK = ("--engine", "spark", "--master", "local[*]")
 

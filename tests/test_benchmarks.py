@@ -159,7 +159,7 @@ def test_goals_are_read_from_the_cases_that_suites_write() -> None:
         frozenset((facts | {"by": "duckdb"}).items()): Run(1.0, 4.0, 200.0),
     }
     rows = goals.rows(medians)
-    assert [row[1:] for row in rows] == [["2 ×", "3.00 ×", "no"], ["400 MiB", "300 MiB", "yes"]]
+    assert [row[1:] for row in rows] == [["2.8 ×", "3.00 ×", "no"], ["400 MiB", "300 MiB", "yes"]]
 
 
 def test_large_releases_are_told_beside_the_straight_line(tmp_path: Path) -> None:
