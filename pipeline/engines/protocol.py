@@ -75,6 +75,9 @@ class PinnedTable(Protocol):
     def pin(self) -> str:
         """Return the digest of what ties the table to its records, as it is now."""
 
+    def seal(self, columns: Sequence[str], folder: Location, seal: Seal) -> list[str]:
+        """Write the rows' columns, sealed, into a private folder that all workers reach; return the names of files."""
+
 
 Input = Sequence[Chunk] | PinnedTable
 

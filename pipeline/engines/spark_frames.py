@@ -7,6 +7,7 @@ Of a DataFrame each partition is written, sealed, by the worker that has it.
 
 import re
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,13 +28,16 @@ from pipeline.base.log import Log
 from pipeline.engines.protocol import TaskFailed
 from pipeline.engines.spark_driver import driver_of, in_plain_words
 from pipeline.engines.tasks import Guarded, guarded, require_same_code
-from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart
+from pipeline.microdata.frames import Contents, Frame, FrameColumns, SealedPart, SealPart, joined
 from pipeline.microdata.source import require_columns
 from pipeline.plan.model import VALUES
+from pipeline.storage.location import Location
+from pipeline.storage.sealing import Seal
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.release import rehearse, release_frame
 from udfs.noise.keystream import MAX_QUERIES, SecretKey
 from udfs.numbers.arrays import LARGEST
+from udfs.records.contract import text_in_utf8
 
 NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+){0,3}")
 PLAIN_FILES = ("parquet", "orc", "hive")
@@ -73,6 +77,12 @@ class CatalogTable:
         table = self._table()
         require_columns(f"microdata in table {self.name}", table.columns, columns)
         return table.select(*map(_quoted, columns))
+
+    def seal(self, columns: Sequence[str], folder: Location, seal: Seal) -> list[str]:
+        """Have each partition's rows written, sealed, by the worker that reads it; return the names of files."""
+        task = SealRows(code_digest(), folder, seal)
+        with in_plain_words(), batches(self.session, RECORDS_AT_ONCE), driver_of(self.session).working(Log(), ()):
+            return [row.file for row in self.frame(columns).mapInArrow(task, "file string").collect()]
 
     def _table(self) -> DataFrame:
         if self.snapshot is None:
@@ -133,6 +143,22 @@ def _unpinned(name: str) -> PlanError:
         f"dataset.source.table {name}: a change during a run could not be seen; release from a table of "
         f"parquet, orc, {' or '.join(SNAPSHOTS)}"
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealRows(Guarded[pa.RecordBatch]):
+    """Writes a partition of a table as it is; a repeated task's files have other names, and count nowhere."""
+
+    code: str
+    folder: Location
+    seal: Seal
+
+    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each file: its name."""
+        for batch in joined(map(text_in_utf8, batches)):
+            name = f"rows-{uuid.uuid4().hex}"
+            self.seal.write_batch(self.folder / name, batch)
+            yield pa.record_batch({"file": [name]})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -159,6 +159,7 @@ def _steps(plan: Plan, policy: PolicySum, change: Change | Factor) -> list[Step]
 def _moving(plan: Plan, change: Change | Factor) -> list[Dimension]:
     """Return the keys whose classes a change moves between; PlanError where it may change codes of the owner."""
     used = {level for query in plan.queries for level in (*query.by, *query.where, query.split)}
+    used |= set() if plan.domain.cells is None else plan.domain.levels.keys()
     for each in plan.domain.dimensions:
         rule = each.of_owner if each.level in used else None
         if rule and (isinstance(change, Factor) or rule.measure in change.values):

@@ -57,6 +57,7 @@ def read_domain(
                 if each.per == "record"
                 else Dimension(key, of_classes.codes, key, of_owner=OfOwner(each.of, of_classes))
             )
+    mains = {key: each for key, each in spec.codes.items() if isinstance(each, MainSpec)}
     lines: list[str] = []
     mistakes: list[Mistake] = []
 
@@ -65,6 +66,8 @@ def read_domain(
             return reading()
         except UnreadableFile as error:
             mistakes.append(Mistake(path, str(error)))
+        except NoLevel as error:
+            mistakes.append(error.mistake)
         except PlanError as error:
             lines.extend(error.lines)
         return None
@@ -72,7 +75,7 @@ def read_domain(
     domain: Domain | None = None
     if spec.cells is not None:
         cells = public_file(folder, spec.cells)
-        domain = tried(("domain", "cells"), partial(read_cells, cells, vintage, files, classes))
+        domain = tried(("domain", "cells"), partial(read_cells, cells, vintage, files, classes, mains))
     else:
         dimensions = []
         for key, each in spec.codes.items():
@@ -80,18 +83,34 @@ def read_domain(
                 path: KeyPath = ("domain", key) if not each.levels and not each.optional else ("domain", key, "list")
                 dimensions.append(tried(path, partial(read_list, files[key], key, each, other=key in spec.other)))
         if None not in dimensions:
-            known = {level: each for each in filter(None, dimensions) for level in each.levels}
-            for key, each in spec.codes.items():
-                if isinstance(each, MainSpec) and each.main in known:
-                    codes = known[each.main].level_codes(each.main)
-                    classes[key] = Dimension(key, codes, key, of_owner=OfOwner(each.of, main=each.main))
-                elif isinstance(each, MainSpec):
-                    rule = f"must be a level of another key with a list of codes{hint(each.main, known, 'level')}"
-                    mistakes.append(Mistake(("domain", key, "main"), rule))
-            domain = None if mistakes else Domain.of([*filter(None, dimensions), *classes.values()], vintage)
+            lists = [*filter(None, dimensions)]
+            of_main = tried((), lambda: _mains(mains, lists))
+            if of_main is not None:
+                domain = Domain.of([*lists, *classes.values(), *of_main.values()], vintage)
     if domain is not None:
         lines += foreign_codes(domain, files)
     return domain, mistakes, lines
+
+
+class NoLevel(PlanError):
+    """A main code is to be one at a level that no key with a list has."""
+
+    def __init__(self, mistake: Mistake) -> None:
+        super().__init__(mistake.rule)
+        self.mistake = mistake
+
+
+def _mains(mains: Mapping[str, MainSpec], lists: Iterable[Dimension]) -> dict[str, Dimension]:
+    """Return the dimensions of owners' main codes, which are those of other keys' lists; raises NoLevel."""
+    known = {level: each for each in lists for level in each.levels}
+    made = {}
+    for key, each in mains.items():
+        if each.main not in known:
+            rule = f"must be a level of another key with a list of codes{hint(each.main, known, 'level')}"
+            raise NoLevel(Mistake(("domain", key, "main"), rule))
+        codes = known[each.main].level_codes(each.main)
+        made[key] = Dimension(key, codes, key, of_owner=OfOwner(each.of, main=each.main))
+    return made
 
 
 NO_MORE = ListSpec(list="-")
@@ -176,13 +195,15 @@ def read_cells(
     vintage: Mapping[str, int],
     keys: Iterable[str] = ("naics", "county"),
     classes: Mapping[str, Dimension] | None = None,
+    mains: Mapping[str, MainSpec] | None = None,
 ) -> Domain:
-    """Return the domain of the cells listed in `path`: a column for each of the keys, in any order, and for classes.
+    """Return the domain of the cells listed in `path`: a column for each of the keys, in any order, and for classes
+    and main codes of owners.
 
     Memory: some 50 bytes a cell, and a few rows as text. Raises PlanError as `read_list` does, and on a cell twice.
     """
-    known = classes or {}
-    names = sorted([*keys, *known], key=rank)
+    known, mains = dict(classes or {}), mains or {}
+    names = sorted([*keys, *known, *mains], key=rank)
     with opened(path) as rows:
         header: list[str] = next(rows, [])
         if sorted(header) != sorted(names):
@@ -192,9 +213,11 @@ def read_cells(
         chunks = list(_numbered_chunks(rows, numberings, path))
     if not chunks:
         raise PlanError(f"{path}: holds no cell; list at least one below the header")
+    of_lists = {each.key: each.dimension for each in numberings if each.key not in mains}
+    dimensions = of_lists | _mains(mains, (each for key, each in of_lists.items() if key not in known))
     sorted_codes = [
-        numberings[column].sorted(np.concatenate([chunk[column] for chunk in chunks]))
-        for column in (header.index(key) for key in names)
+        (dimensions[key], numberings[column].sorted(np.concatenate([chunk[column] for chunk in chunks]), of_key, path))
+        for key, column, of_key in ((key, header.index(key), dimensions[key]) for key in names)
     ]
     cells = _sorted_cells([indices for _, indices in sorted_codes], path)
     return Domain(tuple(dimension for dimension, _ in sorted_codes), cells, FrozenMap.of(vintage))
@@ -219,12 +242,21 @@ class _Numbering(dict[str, int]):
         self[code] = number = len(self)
         return number
 
-    def sorted(self, numbers: Int32s) -> tuple[Dimension, NDArray[np.int64]]:
-        """Return the dimension of these codes, and the index in it of each number's code."""
-        dimension = self.classes or Dimension.of(self.key, self)
+    @property
+    def dimension(self) -> Dimension:
+        """The dimension of these codes."""
+        return self.classes or Dimension.of(self.key, self)
+
+    def sorted(self, numbers: Int32s, dimension: Dimension, path: Path) -> NDArray[np.int64]:
+        """Return the index in a dimension of each number's code, those of the rows of `path`."""
         numbering = dimension.index(dimension.level)
+        for number, code in enumerate(self):
+            if code not in numbering:
+                rule = dimension.of_owner
+                line = int(np.argmax(numbers == number)) + 2
+                refuse(path, line, f'"{in_a_line(code)}" is no code at {rule and rule.main}, which {self.key} is of')
         index = np.array([numbering[code] for code in self], dtype=np.int64)
-        return dimension, index[numbers]
+        return index[numbers]
 
 
 def _numbered_chunks(rows: Any, numberings: list[_Numbering], path: Path) -> Iterator[list[Int32s]]:

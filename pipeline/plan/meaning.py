@@ -74,8 +74,6 @@ def dataset_mistakes(dataset: DatasetSpec, levels: Collection[str] = ALL_LEVELS)
         locate(dataset.path or "")
     except LocationError as error:
         yield Mistake(("dataset", "path"), error.rule)
-    if dataset.source and dataset.duplicates in ("reject", "combine"):
-        yield Mistake(("dataset", "duplicates"), "must be trust, where the microdata are a table of Spark's catalog")
     for name, measure in dataset.measures.items():
         path: KeyPath = ("dataset", "measures", name)
         if name in (*levels, RECORDS):
@@ -139,8 +137,6 @@ class _Check:
             yield Mistake(("dataset", "measures", OWNERS), "this name has another meaning; choose another")
         if dataset.unit == RECORD:
             yield Mistake(path, "dataset.unit must name the owner's column: then all records of an owner are protected")
-        if dataset.source is not None:
-            yield Mistake(path, "owners are counted in files alone (dataset.path), not in a catalog's table")
 
     def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
         first: dict[str, str] = {}
@@ -290,7 +286,7 @@ def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec) -> Iterator[Mistake]
         first.setdefault(column, key)
     for key, each in codes.items():
         if isinstance(each, MainSpec) or (isinstance(each, ClassesSpec) and each.per == "owner"):
-            yield from _of_owner_mistakes(each, ("domain", key), spec, dataset)
+            yield from _of_owner_mistakes(each, ("domain", key), dataset)
     if lists and all(each.optional for each in lists.values()):
         yield Mistake(("domain", next(iter(lists)), "optional"), "some key must have a code for every record")
     yield from _other_mistakes(spec, lists)
@@ -298,9 +294,7 @@ def domain_mistakes(spec: DomainSpec, dataset: DatasetSpec) -> Iterator[Mistake]
     yield from _class_mistakes(codes, dataset.measures)
 
 
-def _of_owner_mistakes(
-    each: ClassesSpec | MainSpec, path: KeyPath, spec: DomainSpec, dataset: DatasetSpec
-) -> Iterator[Mistake]:
+def _of_owner_mistakes(each: ClassesSpec | MainSpec, path: KeyPath, dataset: DatasetSpec) -> Iterator[Mistake]:
     """Yield what keeps a code from following from all records of an owner.
 
     Where single records are protected, one would decide in which cells others are: no policy function bounds that.
@@ -308,10 +302,6 @@ def _of_owner_mistakes(
     if dataset.unit == RECORD:
         rule = "follows from all records of an owner: dataset.unit must name the owner's column"
         yield Mistake((*path, "main" if isinstance(each, MainSpec) else "per"), rule)
-    if dataset.source is not None:
-        yield Mistake(path, "follows from all records of an owner: the microdata must be files (dataset.path)")
-    if spec.cells is not None:
-        yield Mistake(path, "must be left out beside cells: only domains of lists have codes of owners")
 
 
 def _other_mistakes(spec: DomainSpec, lists: Mapping[str, ListSpec]) -> Iterator[Mistake]:

@@ -135,11 +135,12 @@ def limits_of(plan: Plan) -> tuple[Limit, ...]:
 def classed(plan: Plan, at: Reference, *, below: bool = False) -> Reference:
     """Return the reference with the classes of its values among its keys; `below`: with all lower ones too.
 
-    So are the owner's own codes, of which all records have the same one: any, where noise and filters are the same for
-    all of them (docs/mathematics.md, section 13). Raises PlanError where a record names a class that does not hold its
-    value, or its owner's total.
+    So are the owner's own codes, of which all records have the same one: any, where noise, filters and cells are the
+    same for all of them (docs/mathematics.md, section 13). Raises PlanError where a record names a class that does not
+    hold its value, or its owner's total.
     """
     used = {level for query in plan.queries for level in (query.split, *query.where)}
+    used |= set() if plan.domain.cells is None else plan.domain.levels.keys()
     coded = at
     for each in plan.domain.dimensions:
         if each.of_owner is None:

@@ -160,6 +160,11 @@ def records_of(
 
     with ExitStack() as stack:
         spec = layout.spec
+        if not isinstance(microdata, Sequence) and (spec.needs_owners or spec.record is not None):
+            kept, seal = stack.enter_context(scratch(root, plan.release, "table")), Seal.fresh()
+            kept.create()
+            files = microdata.seal(list(dict.fromkeys((*spec.columns, dataset.record))), kept.path, seal)
+            microdata = [(Piece(str(kept.path / file), None, seal),) for file in files]
         if dataset.duplicates == "trust" or prepared:
             spec = replace(spec, record=None)
         else:
@@ -173,16 +178,14 @@ def records_of(
 
 def grouped_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
     """Return the records of all rows, sealed in the folder `kept`; broken rules are counted, whatever the plan says."""
-    if dataset.duplicates == "trust" or not isinstance(microdata, Sequence):
-        raise PlanError("dataset.duplicates: it must be trust, where the microdata are a table of Spark's catalog")
-    return _grouped(
-        ByRecord(spec, bucket_count(microdata), dataset.record), dataset.duplicates, microdata, engine, kept
-    )
+    assert isinstance(microdata, Sequence)  # rows of a table are sealed
+    split, rule = ByRecord(spec, bucket_count(microdata), dataset.record), dataset.duplicates
+    return _grouped(split, None if rule == "trust" else rule, microdata, engine, kept)
 
 
 def owned_records(microdata: Input, dataset: Dataset, spec: SumSpec, engine: Engine, kept: Staging) -> Records:
     """Return records, a row each, with what follows from all records of their owners, sealed in the folder `kept`."""
-    assert isinstance(microdata, Sequence)  # a plan of a catalog's table with counts or codes of owners is refused
+    assert isinstance(microdata, Sequence)  # rows of a table are sealed
     record = RECORD if RECORD in spec.also else dataset.record
     read_too = replace(spec, also=tuple(dict.fromkeys((*spec.also, record))))
     split = ByRecord(read_too, bucket_count(microdata), record, by=OWNER)
@@ -273,12 +276,9 @@ def _batch(rows: Rows, made: Combined, spec: SumSpec) -> pa.RecordBatch:
 
 
 # A DataFrame as the microdata of one run: sealed in private staging, pinned by its contents, destroyed afterwards.
-#
-#     frame ─► types checked ─► sealed files in staging/<release>/frame-… ─► the ledger: its pin ─► summed ─► destroyed
-#
-# The seal ends with the run: what a killed run leaves can be read by nobody, and is removed by the next run of the
-# release or by `prdp ledger admin staging purge`. The pin is keyed by a secret file beside the ledger's staging, so
-# that nobody who reads the ledger can test guesses of a record against it.
+# The seal ends with the run: nobody can read what a killed run leaves, which the release's next run removes, or `prdp
+# ledger admin staging purge`. The pin is keyed by a secret file beside the ledger's staging, so that nobody who reads
+# the ledger can test guesses of a record against it.
 
 KEY_FILE = ".frame-pins"  # no release's name
 KEY_BYTES = 32

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.base.errors import MicrodataError, PlanError
@@ -17,7 +19,7 @@ from pipeline.microdata.source import chunks, find
 from pipeline.plan.load import load_plan
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
-from tests.support.parity import RELEASE, released
+from tests.support.parity import PLANS, RELEASE, released
 from tests.support.spark import PYSPARKS_OWN, ROOT
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -67,6 +69,27 @@ def test_a_release_from_a_table_is_that_from_the_files(tmp_path: Path, spark: Sp
     assert "path: microdata" in text
     plan.write_text(text.replace("path: microdata", f"source: {{table: {saved(spark, microdata)}}}"))
     assert released(plan, tmp_path / "table", spark) == from_files
+
+
+@pytest.mark.parametrize("name", ["owners", "owners_cells", "combined"])
+def test_rows_of_one_owner_or_id_are_brought_together_from_a_table(
+    tmp_path: Path, spark: SparkEngine, name: str
+) -> None:
+    """Codes and counts of owners, and rows that are added up: the bytes of files, and nothing is left in staging."""
+    plan = PLANS[name](tmp_path)
+    from_files = released(plan, tmp_path / "files", None)
+    files = [
+        read_csv(path) if path.suffix == ".csv" else pq.read_table(path) for path in (tmp_path / "microdata").iterdir()
+    ]
+    table = saved(spark, pa.concat_tables(files))
+    plan.write_text(plan.read_text().replace("path: microdata", f"source: {{table: {table}}}"))
+    assert released(plan, tmp_path / "table", spark) == from_files
+    assert [path.name for path in Place(plan, tmp_path / "table").folder.rglob("rows-*")] == []
+
+
+def read_csv(path: Path) -> pa.Table:
+    text = {name: pa.string() for name in ("naics", "county", "firm_id")}
+    return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=text))
 
 
 def test_a_table_that_changes_while_it_is_summed_is_not_released(tmp_path: Path, spark: SparkEngine) -> None:

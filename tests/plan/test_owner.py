@@ -276,7 +276,6 @@ SIZE = {"of": "employment", "classes": [0, 5], "per": "owner"}
 MAIN = {"of": "employment", "main": "naics3"}
 LISTS = {"naics": "domain/naics.csv", "county": "domain/counties.csv"}
 FIRMS = {"name": "firms", "count": "owners", "by": ["state"], "mechanism": GAUSSIAN}
-TABLE = {"source": {"table": "a.b.c"}, "path": None}
 
 
 @pytest.mark.parametrize(
@@ -304,9 +303,6 @@ TABLE = {"source": {"table": "a.b.c"}, "path": None}
         ),
         ({"domain": {**LISTS, "main": MAIN | {"of": "jobs"}}}, "domain.main.of", "unknown measure"),
         ({"domain": {**LISTS, "size": SIZE | {"classes": [1, 5]}}}, "domain.size.classes[0]", "must be 0"),
-        ({"domain": {"cells": "domain/cells.csv", "size": SIZE}}, "domain.size", "must be left out beside cells"),
-        ({"dataset": TABLE, "queries": [FIRMS]}, "queries[firms].count", "owners are counted in files alone"),
-        ({"dataset": TABLE, "domain": {**LISTS, "size": SIZE}}, "domain.size", "the microdata must be files"),
         ({"derived": [{k: FIRMS[k] for k in ("count", "by")} | {"name": "d"}]}, "derived[d].count", "do not add up"),
         ({"queries": [FIRMS | {"count": "firms"}]}, "queries[firms].count", "owners"),
     ],
@@ -314,16 +310,34 @@ TABLE = {"source": {"table": "a.b.c"}, "path": None}
 def test_wrong_counts_and_codes_of_owners_are_refused(
     tmp_path: Path, changes: dict[str, Any], line: str, message: str
 ) -> None:
-    dataset = {key: value for key, value in (OWNED | changes.pop("dataset", {})).items() if value is not None}
-    path = write_world(tmp_path, None, **{"budget": [], "queries": QUERIES, "dataset": OWNED | dataset, **changes})
-    if "source" in dataset:
-        path.write_text(path.read_text().replace("  path: microdata\n", ""))
+    dataset = OWNED | changes.pop("dataset", {})
+    path = write_world(tmp_path, None, **{"budget": [], "queries": QUERIES, "dataset": dataset, **changes})
     with pytest.raises(PlanError) as refused:
         load_plan(path)
     (text,) = [text for text in refused.value.lines if message in text]
     assert str(path) in text
     assert line in text
     assert ":" in text.removeprefix(str(path))
+
+
+@pytest.mark.parametrize(
+    ("cells", "main", "message"),
+    [
+        ("naics,county,main\n311111,01001,31\n", "naics3", 'cells.csv: line 2: "31" is no code at naics3'),
+        ("naics,county\n311111,01001\n", "naics3", "cells.csv: line 1: the header must be naics,county,main"),
+        ("naics,county,main\n311,01001,311\n", "naics6", "plan.yaml: line 24: domain.main.main: must be a level"),
+    ],
+)
+def test_codes_of_owners_in_listed_cells_are_codes_of_their_key(
+    tmp_path: Path, cells: str, main: str, message: str
+) -> None:
+    domain = {"cells": "domain/cells.csv", "main": MAIN | {"main": main}}
+    path = world(tmp_path, queries=[FIRMS | {"by": ["main"]}], budget=[], domain=domain)
+    (tmp_path / "domain" / "cells.csv").write_text(cells)
+    with pytest.raises(PlanError) as refused:
+        load_plan(path)
+    (line,) = refused.value.lines
+    assert message in line
 
 
 def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> None:

@@ -71,11 +71,6 @@ CASES = [
     ),
     ("unit: record", 'unit: ""', "dataset.unit: must not be empty"),
     ("duplicates: trust", "duplicates: ignore", "dataset.duplicates: must be one of trust, reject, combine"),
-    (
-        "path: data/microdata\n  record: establishment_id\n  duplicates: trust",
-        "source: {table: cbp}\n  record: establishment_id\n  duplicates: combine",
-        "dataset.duplicates: must be trust, where the microdata are a table of Spark's catalog",
-    ),
     ("bad_records: refuse", "bad_records: skip", "dataset.bad_records: must be one of refuse, drop"),
     (
         "{naics: naics, county: county}",

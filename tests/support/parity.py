@@ -1,5 +1,6 @@
 """Plans whose releases must be the same bytes on every engine: all mechanisms, forms of domain, files and filters."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.support.spark import ROOT, Cluster
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import COUNTIES, NAICS, records, tree, write_world
 from udfs.mechanisms.catalogue import CATALOGUE
+from udfs.records.codes import roll_up
 
 RELEASE = "small-release"
 COUNTRY = tuple(f"{code:05d}" for code in range(1001, 57001, 2))  # 28,000 counties
@@ -186,7 +188,7 @@ def rejected(folder: Path) -> Path:
     return _world(folder, table, as_csv, dataset=dataset, queries=queries, budget=OF_FIRMS, max_left_out=0.99)
 
 
-def owners(folder: Path) -> Path:
+def owners(folder: Path, **listed: str) -> Path:
     """Counts of firms, their size and main industry, of rows of one id added up; some bad, some outside the domain."""
     table = again(records(2000))
     naics, employment = (table.column(name).to_pylist() for name in ("naics", "employment"))
@@ -194,8 +196,7 @@ def owners(folder: Path) -> Path:
     table = table.set_column(1, "naics", pa.array(naics)).set_column(3, "employment", pa.array(employment))
     table = table.append_column("firm_id", pa.array([f"F{i * i % 611}" for i in range(len(table))]))
     domain = {
-        "naics": "domain/naics.csv",
-        "county": "domain/counties.csv",
+        **(listed or {"naics": "domain/naics.csv", "county": "domain/counties.csv"}),
         "size": {"of": "employment", "classes": [0, 100, 500, 1000], "per": "owner"},
         "main": {"of": "employment", "main": "naics2"},
     }
@@ -208,6 +209,16 @@ def owners(folder: Path) -> Path:
     dataset = {"duplicates": "combine", "bad_records": "drop", "unit": "firm_id"}
     changes = {"dataset": dataset, "domain": domain, "queries": queries, "budget": OF_FIRMS, "max_left_out": 0.99}
     return _world(folder, table, as_csv, **changes)
+
+
+def owners_cells(folder: Path) -> Path:
+    """The same where cells are listed by all codes, those of firms too."""
+    mains, sizes = sorted({roll_up(code, "naics2") for code in NAICS}), ("0-99", "100-499", "500-999", "1000+")
+    every = itertools.product(NAICS, COUNTIES, sizes, mains)
+    lines = [f"{main},{county},{naics},{size}\n" for i, (naics, county, size, main) in enumerate(every) if i % 5]
+    plan = owners(folder, cells="domain/cells.csv")
+    (folder / "domain" / "cells.csv").write_text("main,county,naics,size\n" + "".join(lines))
+    return plan
 
 
 def none(folder: Path) -> Path:
@@ -225,6 +236,7 @@ PLANS: Mapping[str, Callable[[Path], Path]] = {
     "combined": combined,
     "rejected": rejected,
     "owners": owners,
+    "owners_cells": owners_cells,
     "none": none,
 }
 
