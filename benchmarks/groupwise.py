@@ -21,8 +21,7 @@ from matplotlib.figure import Figure
 from pipeline.base.plots import family_styles
 from tests.support.groupwise_analysis import GroupwiseDirect, infinite_from
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.catalogue import build
-from udfs.mechanisms.groupwise import KIND, GroupwiseLog
+from udfs.mechanisms.catalogue import KIND, GroupwiseLog, build
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -9,7 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from jobs.commands import COMMANDS
+from jobs.commands import COMMANDS, HOMES
 from jobs.output import print_json, put
 from pipeline.base.errors import PlanError, in_a_line, nearest
 from pipeline.base.plain import checked_reason
@@ -58,11 +58,6 @@ class StrictParser(Parser):
 def sentence(summary: str) -> str:
     """Return the one-line summary of a command as the sentence that begins its help."""
     return f"{summary[0].upper()}{summary[1:]}."
-
-
-def example(call: str) -> str:
-    """Return a call as the example that ends a command's help."""
-    return f"example:\n  {call}"
 
 
 def add_debug(parser: Parser) -> None:
@@ -138,12 +133,13 @@ def owner_of(function: Callable[..., Any]) -> str | None:
 
 
 def add_call(
-    parser: Parser, function: Callable[..., Any], *, but: Collection[str] = (), only: Collection[str] = ()
+    parser: Parser, calls: str | Callable[..., Any], *, but: Collection[str] = (), only: Collection[str] = ()
 ) -> None:
     """Add the declared parameters of a function of prdp; of a plan's method the plan too, of a ledger's its address.
 
     `only`: these alone, none of them required, of a function that is called where they are stated.
     """
+    function = function_of(calls)
     owner = owner_of(function)
     if owner == "Plan":
         add_plan(parser)
@@ -210,9 +206,10 @@ def called(function: Callable[..., Any], arguments: argparse.Namespace, **more: 
 
 
 class Act(NamedTuple):
-    """A command below another: what it does, the function it calls, a call, and what prints the result.
+    """A command: what it does, the function it calls, a call, and what prints the result.
 
     Without `show` the result's own text is printed; `prints_json`: `show` prints JSON too. `acts`: others below it.
+    `declare` adds other options than those of the function, `run` does more than call it and show the result.
     """
 
     about: str
@@ -222,6 +219,8 @@ class Act(NamedTuple):
     prints_json: bool = False
     first_use: bool = True  # whether the user's own ledger is made where there is none
     acts: Mapping[str, Any] = {}
+    declare: Callable[[Parser], None] | None = None
+    run: Callable[[argparse.Namespace], None] | None = None
 
 
 def parser_with(words: Sequence[str] | None, *, shows_version: bool = False) -> StrictParser:
@@ -237,46 +236,40 @@ def parser_with(words: Sequence[str] | None, *, shows_version: bool = False) -> 
     parser.add_argument("--version", action="version", version=f"prdp {_version()}" if shows_version else "prdp")
     parser.add_argument("--completion", choices=SHELLS, help="print what completes commands and options in a shell")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=StrictParser)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=sentence(summary))
-        if words is None or name == (words[0] if words else None):
-            module = import_module(f"jobs.commands.{name}")
-            command.epilog = example(module.EXAMPLE)
-            if hasattr(module, "ACTS"):
-                _declare_acts(command, module.ACTS, None if words is None else words[1:])
-            elif hasattr(module, "declare"):
-                module.declare(command)
-            else:
-                add_call(command, module.CALL)
-                if hasattr(module, "show"):
-                    add_call(command, module.show)
-                add_json(command)
+    _declare(commands, COMMANDS, lambda name: import_module(f"jobs.commands.{HOMES[name]}").ACTS[name], words)
     return parser
 
 
-def _declare_acts(parser: Parser, acts: Mapping[str, Act], words: Sequence[str] | None) -> None:
-    below = parser.add_subparsers(required=True, metavar="ACT", parser_class=type(parser))
-    for name, act in acts.items():
-        call = example(f"{parser.prog} {act.example}")
-        command = below.add_parser(name, help=act.about, description=sentence(act.about), epilog=call)
+def _declare(
+    parsers: Any, summaries: Mapping[str, str], act_of: Callable[[str], Act], words: Sequence[str] | None
+) -> None:
+    for name, about in summaries.items():
+        command = parsers.add_parser(name, help=about, description=sentence(about))
         if words is not None and (not words or words[0] != name):
             continue
+        act = act_of(name)
+        command.epilog = f"example:\n  {command.prog.removesuffix(name)}{act.example}"
         if act.acts:
-            _declare_acts(command, act.acts, None if words is None else words[1:])
+            below = command.add_subparsers(required=True, metavar="ACT", parser_class=StrictParser)
+            summaries_below = {name: each.about for name, each in act.acts.items()}
+            _declare(below, summaries_below, act.acts.__getitem__, None if words is None else words[1:])
             continue
         command.set_defaults(act=act, first_use=act.first_use)
-        add_call(command, function_of(act.calls))
+        if act.declare is not None:
+            act.declare(command)
+        else:
+            add_call(command, act.calls)
+        if act.show is not None:
+            add_call(command, act.show)
         add_json(command)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run a command: by its module's `run`, or call its function and show what was made."""
-    module = import_module(f"jobs.commands.{arguments.command}")
-    if hasattr(module, "run"):
-        module.run(arguments)
+    """Run a command: call its function and show what was made, or as the command itself runs."""
+    act: Act = arguments.act
+    if act.run is not None:
+        act.run(arguments)
         return
-    json = getattr(module, "PRINTS_JSON", False)
-    act = getattr(arguments, "act", None) or Act("", module.CALL, "", getattr(module, "show", None), json)
     made = called(function_of(act.calls), arguments)
     if arguments.json and not act.prints_json:
         print_json(made.to_json() if hasattr(made, "to_json") else made)

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
         rho,
     )
     from prdp.explanation import Explanation
-    from prdp.ledger_making import import_ledger
     from prdp.ledgers import Ledger, create_ledger, open_ledger
     from prdp.microdata import diagnose, prepare
     from prdp.plans import Allocation, Plan, allocate, load_plan
     from prdp.reconciled import Reconciled, derive, derive_table, read_reconciled, reconcile
     from prdp.releases import PublishedRelease, Release, product, read_release, site
+    from prdp.runs import import_ledger
     from prdp.studies import (
         Design,
         beside_today,
@@ -54,7 +54,7 @@ HOMES = {
     "pipeline.publication.product.derived": "Derived",
     "prdp.calibration": "Calibrated best_alpha calibrate compare epsilon frontier gaussian_scales group_scale rho",
     "prdp.explanation": "Explanation",
-    "prdp.ledger_making": "import_ledger",
+    "prdp.runs": "import_ledger",
     "prdp.ledgers": "Ledger create_ledger open_ledger",
     "prdp.microdata": "diagnose prepare",
     "prdp.plans": "Allocation Plan allocate load_plan",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.changes import parse_change, parse_factor
 from pipeline.plan.model import Plan
+from pipeline.plan.plan_losses import parse_change, parse_factor
 from pipeline.plan.total_policy import parse_at
 from pipeline.planning.explain.explain_text import render, render_changes, render_verdict, render_years
 from pipeline.planning.explain.explanation import explain, explain_changes, explain_years, plot_policies

@@ -93,7 +93,7 @@ class Ledger:
         import pandas as pd  # noqa: PLC0415
 
         from pipeline.ledger.entries import unknown  # noqa: PLC0415
-        from pipeline.ledger.history import COLUMNS, histories  # noqa: PLC0415
+        from pipeline.ledger.reading import COLUMNS, histories  # noqa: PLC0415
 
         states = self._store.states()
         known = [*self._store.budgets(), *(state.dataset for state in states)]

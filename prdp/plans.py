@@ -351,7 +351,7 @@ def sized(
         raise PlanError("records and like: give one of them")
     from pipeline.diagnostics.plan_trials import sized_cells  # noqa: PLC0415
     from pipeline.diagnostics.synthetic_microdata import Origin  # noqa: PLC0415
-    from pipeline.planning.study.sized_cells import sized_draft  # noqa: PLC0415
+    from pipeline.planning.study.equal_publication import sized_draft  # noqa: PLC0415
 
     origin = Origin(records=records, like=like, states=states, seed=seed)
     made = origin.label if like is not None else f"{origin.records:,} {origin.label}"

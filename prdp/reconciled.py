@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.engines.registry import ENGINES
+from pipeline.engines import ENGINES
 from pipeline.plan.keys import Where
 from pipeline.plan.load import load_plan
 from pipeline.publication.manifest import RECONCILED, Manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.engines.registry import ENGINES
+from pipeline.engines import ENGINES
 from pipeline.publication.manifest import FRONT, named_signer, verify_release
 from pipeline.storage.staging import MANIFEST
 from prdp.declared import Arg, KeyFile, LocationLike, documented, location

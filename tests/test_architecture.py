@@ -150,7 +150,7 @@ def loaded(folder: Path, program: str, banned: Iterable[str], *arguments: str) -
     return sorted(tops & set(banned))
 
 
-EXPLAIN = "import jobs.cli, jobs.commands.explain"
+EXPLAIN = "import jobs.cli, jobs.commands.before_release"
 RUN_EXPLAIN = "import sys, jobs.cli\nassert jobs.cli.main(['explain', sys.argv[1], '--json']) == 0"
 OPEN_A_FILE = "import sys; from pipeline.ledger.store import create_ledger; create_ledger(sys.argv[1] + '/state/l')"
 NOT_IN_EXPLAIN = ("airflow", "dask", "distributed", "pyspark", "pandas", "pyarrow", "sqlalchemy", "psycopg")
@@ -168,7 +168,7 @@ def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
     assert loaded(ROOT, EXPLAIN, NOT_IN_EXPLAIN) == []
     assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []
     assert loaded(ROOT, "import jobs.cli", NOT_IN_COMMAND) == []
-    assert loaded(ROOT, "import jobs.commands.release", ("dask", "distributed", "pyspark", "py4j")) == []
+    assert loaded(ROOT, "import jobs.commands.with_microdata", ("dask", "distributed", "pyspark", "py4j")) == []
     assert loaded(ROOT, OPEN_A_FILE, ("psycopg", "dask", "distributed", "pyspark", "py4j"), str(tmp_path)) == []
     assert loaded(ROOT, "import pipeline.engines.dask", ("pyspark", "py4j")) == []
     assert loaded(ROOT, "import pipeline.engines.spark_tasks", ("dask", "distributed", "pyspark", "py4j")) == []
@@ -284,7 +284,7 @@ def test_a_command_that_loads_too_much_is_told(tmp_path: Path, library: str) -> 
         "pipeline/__init__.py": "",
         "pipeline/plan/__init__.py": "",
         "jobs/cli.py": "import pipeline.plan.a",
-        "jobs/commands/explain.py": "",
+        "jobs/commands/before_release.py": "",
         "pipeline/plan/a.py": f"import {library}",
     }
     plant(tmp_path, files)

@@ -1,8 +1,7 @@
-"""The commands: one module each, imported only when it is called; and their old names.
+"""The commands, in families whose modules are imported only when one of theirs is called; and their old names.
 
-A module has an EXAMPLE for its help, and CALL, the function of prdp whose declared parameters are its options, with
-`show(made, arguments)` where a result's own text is not enough; or ACTS, a table of such calls; or `declare(parser)`
-and `run(arguments)` of its own.
+ACTS of a module has each command's `Act` (jobs/options.py): the function of prdp whose declared parameters are its
+options, a call, what shows the result where its own text is not enough; or the acts below it.
 """
 
 from collections.abc import Sequence
@@ -25,6 +24,12 @@ COMMANDS = {  # name → what it does, in one line
     "export": "write published or reconciled tables in another format, or as a public site; for everyone",
     "ledger": "budgets, approvals and losses spent; for disclosure officers",
     "doctor": "what is wrong with this machine and its ledger, and how to mend it",
+}
+HOMES = {
+    **dict.fromkeys(("generate", "explain", "calibrate", "try", "study"), "before_release"),
+    **dict.fromkeys(("prepare", "check", "release", "diagnose"), "with_microdata"),
+    **dict.fromkeys(("verify", "reconcile", "derive", "product", "export"), "after_release"),
+    **dict.fromkeys(("ledger", "doctor"), "ledger"),
 }
 
 

@@ -1,4 +1,4 @@
-"""prdp ledger: what disclosure officers read and do."""
+"""prdp ledger and prdp doctor: what disclosure officers and operators read and do."""
 
 import argparse
 import json
@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import Act
-from jobs.output import print_json, put, say, tell
+from jobs.output import print_findings, print_json, put, say, tell
 from prdp.declared import Arg
-from prdp.ledger_making import unseen_budget
 from prdp.ledgers import Ledger
+from prdp.runs import unseen_budget
 
 AT = "a reference record, such as employment=10,payroll=500; for a firm several records, separated by ';'"
-EXAMPLE = "prdp ledger show --at employment=10,payroll=500"
 
 
 def _show(
@@ -28,8 +27,8 @@ def _show(
     return opened
 
 
-def _print_show(opened: Ledger, arguments: argparse.Namespace) -> None:
-    show(opened._store, arguments)
+def _print_show(ledger: Ledger, arguments: argparse.Namespace) -> None:
+    show(ledger._store, arguments)
 
 
 def _print_limits(_: None, arguments: argparse.Namespace) -> None:
@@ -120,6 +119,10 @@ def _print_key(made: dict[str, str], _: argparse.Namespace) -> None:
     say(f"releases are signed where the site's file says signing_key: {made['key']}, or PRDP_SIGNING_KEY={made['key']}")
 
 
+def _print_doctored(document: dict[str, Any], arguments: argparse.Namespace) -> None:
+    print_findings(document, arguments.json)
+
+
 def _of_ledger(about: str, method: str, example: str, show: Any, **how: Any) -> Act:
     return Act(about, f"prdp.ledgers.Ledger.{method}", example, show, **{"prints_json": True} | how)
 
@@ -135,7 +138,7 @@ PURGE = _of_ledger(
 ADMIN = {
     "import": Act(
         "make a ledger of an exported chain; it is closed at first",
-        "prdp.ledger_making.take_in",
+        "prdp.runs.take_in",
         "import entries.jsonl postgresql://owner@localhost/ledger",
         _print_imported,
     ),
@@ -160,7 +163,7 @@ ADMIN = {
     ),
     "migrate": Act(
         "bring the ledger's schema to this version of prdp; older versions refuse it afterwards",
-        "prdp.ledger_making.migrate",
+        "prdp.runs.migrate",
         "migrate",
         _print_migrated,
     ),
@@ -178,10 +181,10 @@ ADMIN = {
         },
     ),
 }
-ACTS = {
+LEDGER = {
     "create": Act(
         "make an empty ledger; one that is there is left as it is",
-        "prdp.ledger_making.create",
+        "prdp.runs.create",
         "create /srv/prdp/ledger/ledger.sqlite",
         _print_created,
     ),
@@ -258,5 +261,15 @@ ACTS = {
     ),
     "admin": Act(
         "close, reopen, import, export, migrate; staged files; keys", example="admin close --reason TEXT", acts=ADMIN
+    ),
+}
+ACTS = {
+    "ledger": Act("", example="ledger show --at employment=10,payroll=500", acts=LEDGER),
+    "doctor": Act(
+        "",
+        "prdp.verified.doctor",
+        "doctor --ledger /srv/prdp/ledger/ledger.sqlite --out /srv/prdp/releases",
+        _print_doctored,
+        prints_json=True,
     ),
 }

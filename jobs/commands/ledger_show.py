@@ -14,7 +14,7 @@ from pipeline.ledger.admission import Account
 from pipeline.ledger.datasets import REFUSALS, Budget
 from pipeline.ledger.entries import CHECKED, Diagnosed, unknown
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.history import History, approval_lines, histories
+from pipeline.ledger.reading import History, approval_lines, histories
 from pipeline.ledger.spending import DIGITS, Lost, Spending, lost, spendings
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row

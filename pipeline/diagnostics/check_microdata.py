@@ -13,7 +13,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from pipeline.accounting.left_out import SHARE
+from pipeline.accounting.accountant import SHARE
 from pipeline.base.errors import PlanError, StateError, arg, nearest
 from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, LookAt, OneId, Seen, Wrong
 from pipeline.diagnostics.diagnose import RecordedJob

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.left_out import SHARE
+from pipeline.accounting.accountant import SHARE
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
 from pipeline.diagnostics.accuracy import (
@@ -44,8 +44,7 @@ from pipeline.plan.model import Plan, Query
 from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.verdict import beside_reconciled, derived_error, finite, named_part, standings
-from pipeline.planning.study.equal_publication import publication
-from pipeline.planning.study.sized_cells import SizedCells, SizedTask
+from pipeline.planning.study.equal_publication import SizedCells, SizedTask, publication
 from pipeline.release.input_records import records_of
 from pipeline.release.steps import Job
 from pipeline.release.steps import run as release

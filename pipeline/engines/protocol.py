@@ -1,6 +1,6 @@
 """What prdp needs of an engine: the totals and staged tables of a release, and any task over items.
 
-A release uses an engine as `pipeline.engines.registry` opens it by name. What its workers run is `tasks.py`; grouping
+A release uses an engine as `pipeline.engines` opens it by name. What its workers run is `tasks.py`; grouping
 by a key without a public numbering is `grouped` below, for every engine alike.
 """
 

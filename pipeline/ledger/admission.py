@@ -10,8 +10,15 @@ from fractions import Fraction
 from typing import Any
 
 from pipeline.accounting import accountant
-from pipeline.accounting.accountant import Charged, Counted, LimitExceeded, check, total
-from pipeline.accounting.left_out import with_left_out_test, without_left_out_test
+from pipeline.accounting.accountant import (
+    Charged,
+    Counted,
+    LimitExceeded,
+    check,
+    total,
+    with_left_out_test,
+    without_left_out_test,
+)
 from pipeline.accounting.references import Limit
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import StateError

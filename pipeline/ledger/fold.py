@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection
 
-from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import Act, Approval, Entry, Required, append, entries, require_may_approve, unknown

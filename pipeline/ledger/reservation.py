@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.accounting.accountant import Certified, Charged
+from pipeline.accounting.accountant import NAME, Certified, Charged, LeftOutTest, left_out_test_alone
 from pipeline.accounting.convert import ORDERS
-from pipeline.accounting.left_out import NAME, LeftOutTest, left_out_test_alone
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import StateError

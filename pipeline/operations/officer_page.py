@@ -24,7 +24,7 @@ from pipeline.ledger.admission import Account, UnderLimit
 from pipeline.ledger.datasets import REFUSALS, raising, registering
 from pipeline.ledger.entries import BUDGETED, CHECKED, DIAGNOSED, REQUIRED, Diagnosed, Entry, Required
 from pipeline.ledger.fold import PUBLIC, ReleaseState
-from pipeline.ledger.history import History, approval_lines, histories
+from pipeline.ledger.reading import History, approval_lines, histories
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import charges_of, fixed_in_advance
 from pipeline.ledger.store import Ledger

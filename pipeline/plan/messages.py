@@ -14,7 +14,7 @@ from pipeline.base.errors import hint, in_a_line, nearest
 from pipeline.plan.plan_schema import DomainSpec, KeyCodes, PlanSpec
 from pipeline.plan.plan_text import KeyPath, PlanText
 from pipeline.plan.values import NAME, OWN_RULE, Spec
-from udfs.mechanisms import groupwise
+from udfs.mechanisms.catalogue import DIRECT, WARNING
 
 _RULES = {
     "string_type": "must be text",
@@ -26,7 +26,7 @@ _RULES = {
     "model_attributes_type": "must be a mapping of keys to values",
 }
 
-NEVER_RELEASED = {groupwise.KIND: f"no plan can release it: {groupwise.WARNING}; choose groupwise_log"}
+NEVER_RELEASED = {DIRECT: f"no plan can release it: {WARNING}; choose groupwise_log"}
 
 
 @dataclass(frozen=True)

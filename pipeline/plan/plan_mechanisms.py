@@ -8,9 +8,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from pipeline.accounting.accountant import MOST
 from pipeline.accounting.allocation_problem import grouped
 from pipeline.accounting.calibrate import Family, offset_of, scale_of, solve
-from pipeline.accounting.left_out import MOST
 from pipeline.accounting.targets import AT_A_RECORD, BESIDE, TARGETS, CalibrationError, Target, read_sizes
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import hint

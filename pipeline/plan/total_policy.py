@@ -7,8 +7,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
+from pipeline.accounting.accountant import NAME, SHARE, LeftOutTest, with_left_out_test
 from pipeline.accounting.interpretation import Loss
-from pipeline.accounting.left_out import NAME, SHARE, LeftOutTest, with_left_out_test
 from pipeline.accounting.placements import simple
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import (

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.accounting.convert import DELTA
 from pipeline.accounting.interpretation import interpret_at
-from pipeline.accounting.left_out import LeftOutTest
 from pipeline.accounting.policy import PolicySum
 from pipeline.base.canonical import readable_json
 from pipeline.base.plain import mechanism_text, reference_text

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.accounting.policy import PolicySum, curve_json
 from pipeline.accounting.references import Reference, spans_json
 from pipeline.plan.model import Plan, Query, UnitNames

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.accounting.left_out import SHARE
+from pipeline.accounting.accountant import SHARE
 from pipeline.base.errors import PlanError, arg, hint
 from pipeline.plan.plan_text import SITE, read_text
 from pipeline.plan.structure import MOST_CELLS

@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from pipeline.accounting.left_out import SHARE
+from pipeline.accounting.accountant import SHARE
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import StateError, arg
 from pipeline.engines.writers import FORMATS
@@ -15,7 +15,7 @@ from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.source import Identity
 from pipeline.plan.model import Plan
-from pipeline.plan.plan_placements import loss_found
+from pipeline.plan.plan_losses import loss_found
 from pipeline.plan.structure import MOST_CELLS, require_size
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.manifest import Manifest

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, StateError, file_errors
 from pipeline.base.log import Log

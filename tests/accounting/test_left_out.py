@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mpmath import mpf
 
-from pipeline.accounting.left_out import (
+from pipeline.accounting.accountant import (
     SHARE,
     LeftOutTest,
     left_out_test_alone,

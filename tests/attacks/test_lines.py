@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.microdata import lines
+from pipeline.microdata import read
 from tests.support.cases import cases, sizes
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.totals import totals_of
@@ -150,11 +150,11 @@ def test_a_reader_that_treats_the_first_line_of_a_block_otherwise_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broken twin: as a reader that takes a mark away from the first line."""
-    records = lines.records
+    records = read.csv_records
 
     def first_otherwise(location: Any, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
         for batch, others in records(location, columns):
             yield (batch.slice(1) if batch is not None and batch.num_rows > 2 else batch), others
 
-    monkeypatch.setattr(lines, "records", first_otherwise)
+    monkeypatch.setattr(read, "csv_records", first_otherwise)
     assert list(attack(tmp_path, DaskEngine(workers=1), "csv", 3))

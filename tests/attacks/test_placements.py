@@ -13,7 +13,7 @@ from typing import Any
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
-from pipeline.plan.plan_placements import loss_found
+from pipeline.plan.plan_losses import loss_found
 from pipeline.plan.total_policy import located, losses_at, policy_of
 from tests.support.cases import cases, sizes
 from tests.support.firms import loaded

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import main
+from jobs.cli import main, places
 from jobs.commands import COMMANDS
-from jobs.completion import places
 from jobs.options import parser_with
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.cli import main
+from jobs.cli import main, places
 from jobs.commands import COMMANDS
-from jobs.completion import places
 from jobs.options import parser_with
 from tests.support.needs import program
 from tests.support.patience import PATIENCE

@@ -13,12 +13,12 @@ import pytest
 
 from jobs.cli import main
 from jobs.dags.prdp_steps import approved, release_in
-from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
+from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.base.errors import PlanError, StateError
 from pipeline.ledger import fold
 from pipeline.ledger.database import WRITERS
 from pipeline.ledger.entries import Act, Required, next_entry
-from pipeline.ledger.history import approval_lines
+from pipeline.ledger.reading import approval_lines
 from pipeline.ledger.store import Ledger, create_ledger, import_ledger, migrate_ledger
 from pipeline.release.verify_releases import require_in_chain
 from pipeline.storage.paths import locate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
+from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import summaries

@@ -13,7 +13,7 @@ import pytest
 
 import prdp
 from jobs.cli import main
-from pipeline.accounting.left_out import LeftOutTest, with_left_out_test
+from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.ledger import entries, spending
 from pipeline.ledger.datasets import Budget

@@ -13,8 +13,7 @@ from pipeline.plan.messages import NEVER_RELEASED
 from tests.support.groupwise_analysis import GroupwiseDirect, infinite_from
 from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.base import ParameterError
-from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.groupwise import KIND
+from udfs.mechanisms.catalogue import CATALOGUE, DIRECT, build
 
 MP: Any = MPContext()
 MP.dps = 30
@@ -111,11 +110,11 @@ def test_what_has_no_meaning_is_refused(wrong: Callable[[], object]) -> None:
 
 
 def test_no_plan_and_no_ledger_can_name_it(tmp_path: Path) -> None:
-    assert KIND not in CATALOGUE
+    assert DIRECT not in CATALOGUE
     with pytest.raises(ParameterError, match="kind"):
-        build({"kind": KIND, "r": 0.1}, Fraction(1))
+        build({"kind": DIRECT, "r": 0.1}, Fraction(1))
     edited = PLAN.replace("{kind: gaussian, sigma: 2}", "{kind: groupwise_direct, r: 0.1}")
     found = lines(write_domain(tmp_path), edited)
-    assert found == [f"plan.yaml: queries[establishments].mechanism.kind: {NEVER_RELEASED[KIND]}"]
+    assert found == [f"plan.yaml: queries[establishments].mechanism.kind: {NEVER_RELEASED[DIRECT]}"]
     assert "rho is infinite" in found[0]
     assert "order 4/3" in found[0]

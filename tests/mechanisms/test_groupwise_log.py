@@ -15,7 +15,7 @@ from tests.support.groupwise_analysis import sigma_for_relative_error
 from tests.support.guarantee import ORDERS, ROUNDING, centres, named, noise_of
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import INTERVAL
-from udfs.mechanisms.groupwise import GroupwiseLog
+from udfs.mechanisms.catalogue import GroupwiseLog
 from udfs.mechanisms.transformed_kinds import Log
 from udfs.numbers.arrays import LARGEST
 

@@ -14,7 +14,7 @@ from tests.support.lattice import Noise
 from tests.support.mechanisms import INTERVAL
 from tests.support.mixture import masses, ranks
 from tests.support.statistics import chi_square, dependence, level
-from udfs.mechanisms.groupwise import GroupwiseNoisy, share_revealed
+from udfs.mechanisms.catalogue import GroupwiseNoisy, share_revealed
 from udfs.noise.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.noise.lattice import draw_noise
 from udfs.numbers.arrays import LARGEST
@@ -74,7 +74,7 @@ def test_the_two_noises_are_independent(monkeypatch: pytest.MonkeyPatch) -> None
     z, w = parts_of(m, 10_000)
     assert dependence(z, w) > level(2)
     assert dependence(np.abs(z), np.abs(w)) > level(2)
-    monkeypatch.setattr("udfs.mechanisms.groupwise.SecondNoise", Shared)
+    monkeypatch.setattr("udfs.mechanisms.catalogue.SecondNoise", Shared)
     z, w = parts_of(m, 10_000)
     assert dependence(z, w) < level(2)
 

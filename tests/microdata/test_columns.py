@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import prdp
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
-from pipeline.microdata.lines import header
-from pipeline.microdata.read import mistakes
+from pipeline.microdata.read import header, mistakes
 from pipeline.microdata.source import columns_line, find, require_columns, require_types
 from pipeline.plan.load import load_plan
 from pipeline.storage.local import LocalPath

@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pipeline.base.errors import MicrodataError, PlanError, StateError
+from pipeline.engines import open_engine
 from pipeline.engines.protocol import Engine
-from pipeline.engines.registry import open_engine
 from pipeline.microdata import source
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.microdata.read import read, require_schema

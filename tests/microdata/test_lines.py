@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.microdata import lines
+from pipeline.microdata import read
 from pipeline.storage.paths import locate
 
 COLUMNS = ["a", "b", "c"]
@@ -20,7 +20,7 @@ def parsed(path: Path, data: bytes) -> tuple[list[tuple[object, ...]], int]:
     path.write_bytes(data)
     rows: list[tuple[object, ...]] = []
     others = 0
-    for batch, odd in lines.records(locate(str(path)), COLUMNS):
+    for batch, odd in read.csv_records(locate(str(path)), COLUMNS):
         others += odd
         if batch is not None:
             rows += [tuple(row.values()) for row in batch.to_pylist()]
@@ -79,15 +79,15 @@ LINES = st.one_of(
 )
 
 
-@pytest.mark.parametrize("block", [7, 40, lines.BLOCK])
+@pytest.mark.parametrize("block", [7, 40, read.BLOCK])
 @settings(max_examples=300, derandomize=True)
 @given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans())
 def test_a_line_is_read_the_same_anywhere(block: int, path: Path, many: list[bytes], end: bytes, ended: bool) -> None:
     """Alone, first, last and between any others, whatever the bytes and wherever blocks end."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "LONGEST", 30)
+        patch.setattr(read, "LONGEST", 30)
         alone = [parsed(path, b"a,b,c\n" + line) for line in many]
-        patch.setattr(lines, "BLOCK", block)
+        patch.setattr(read, "BLOCK", block)
         rows, others = parsed(path, end.join([b"a,b,c", *many]) + end * ended)
     assert rows == [row for found, _ in alone for row in found]
     assert others == sum(odd for _, odd in alone)

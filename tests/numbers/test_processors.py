@@ -13,8 +13,7 @@ import numpy as np
 from tests.support.bits import cell_bits
 from tests.support.guarantee import adds
 from tests.support.kinds import REGISTRY
-from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.mechanisms.groupwise import GroupwiseNoisy
+from udfs.mechanisms.catalogue import CATALOGUE, GroupwiseNoisy, build
 from udfs.noise.lattice import build_table
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import exp

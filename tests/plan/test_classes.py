@@ -19,7 +19,7 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
-from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
+from pipeline.plan.plan_losses import Change, Factor, change_bounds, change_losses
 from pipeline.plan.total_policy import limits_of, located, losses_at, policy_of
 from pipeline.planning.explain.explain_text import render
 from pipeline.planning.explain.explanation import explain

@@ -12,7 +12,7 @@ import pytest
 from mpmath import mp
 
 import pipeline.engines.writers
-from pipeline.accounting.left_out import NAME, LeftOutTest
+from pipeline.accounting.accountant import NAME, LeftOutTest
 from pipeline.accounting.policy import PolicySum
 from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan

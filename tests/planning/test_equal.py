@@ -17,8 +17,7 @@ from jobs.cli import main
 from pipeline.base.errors import PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
-from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, Wanted, as_accurate, wanted_of
-from pipeline.planning.study.sized_cells import SizedCells
+from pipeline.planning.study.equal_publication import ACCURACIES, KINDS, SizedCells, Wanted, as_accurate, wanted_of
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 

@@ -14,7 +14,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_text import read_text
 from pipeline.plan.total_policy import limits_of, policy_of
-from pipeline.planning.study.sized_cells import EDGES, SizedCells
+from pipeline.planning.study.equal_publication import EDGES, SizedCells
 from pipeline.planning.study.trial_page import trial_page
 from pipeline.planning.study.trial_scales import families_of, read
 from tests.support.devtools import evaluated

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import prdp
 from jobs.cli import main
-from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.diagnostics.accuracy import CLASSES, Bins, Drawn, DrawTask, drawn_json
 from pipeline.diagnostics.plan_trials import TrialJob, try_plans
 from pipeline.diagnostics.synthetic_microdata import Economy, Origin

@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 import prdp
-from pipeline.accounting.left_out import LeftOutTest
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.plain import Table, rendered
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.description import PACKAGE, Description, field_type

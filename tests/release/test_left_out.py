@@ -15,7 +15,7 @@ import yaml
 
 import prdp
 from jobs.cli import main
-from pipeline.accounting.left_out import SHARE, LeftOutTest
+from pipeline.accounting.accountant import SHARE, LeftOutTest
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, PrdpError
 from pipeline.engines.dask import DaskEngine

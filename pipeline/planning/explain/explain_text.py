@@ -8,9 +8,9 @@ from itertools import accumulate
 from math import floor, inf, log10
 from typing import Any
 
+from pipeline.accounting.accountant import NAME
 from pipeline.accounting.calibrate import SCALES, scale_of
 from pipeline.accounting.interpretation import NOTES, interpretation_text, posterior_lines, unknown_lines
-from pipeline.accounting.left_out import NAME
 from pipeline.base import plain
 from pipeline.base.errors import arg
 from pipeline.base.plain import WIDTH

@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.accounting.accountant import SHARE
 from pipeline.accounting.convert import DELTA
 from pipeline.accounting.interpretation import Loss, interpret, interpret_at
-from pipeline.accounting.left_out import SHARE
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference, Span
 from pipeline.base.plain import WIDTH, aligned
 from pipeline.base.plots import TOTAL, family_styles, label_ends, label_points, require_format, write_picture
 from pipeline.plan import total_policy
-from pipeline.plan.changes import Change, Factor, change_bounds, change_losses
 from pipeline.plan.model import DerivedTable, Plan, Query
-from pipeline.plan.plan_placements import loss_found
+from pipeline.plan.plan_losses import Change, Factor, change_bounds, change_losses, loss_found
 from pipeline.plan.structure import accuracy, size_of, warnings
 from pipeline.plan.total_policy import no_larger
 from pipeline.planning.explain.verdict import beside_reconciled, derived_error, named_part, with_mechanisms

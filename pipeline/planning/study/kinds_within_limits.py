@@ -18,9 +18,9 @@ from fractions import Fraction
 from functools import cached_property
 from math import inf, isfinite, log
 
+from pipeline.accounting.accountant import NAME
 from pipeline.accounting.allocation_problem import Bound
 from pipeline.accounting.calibrate import Family, scale_of
-from pipeline.accounting.left_out import NAME
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.search import crossing
 from pipeline.base.errors import PlanError

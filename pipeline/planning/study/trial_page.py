@@ -6,8 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
+from pipeline.accounting.accountant import NAME
 from pipeline.accounting.calibrate import SCALES, scale_of
-from pipeline.accounting.left_out import NAME
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, spans_json
 from pipeline.base.canonical import FrozenMap
@@ -17,7 +17,7 @@ from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import written
 from pipeline.plan.total_policy import limits_of, policy_of
 from pipeline.planning.explain.verdict import standings
-from pipeline.planning.study.sized_cells import SizedCells
+from pipeline.planning.study.equal_publication import SizedCells
 from pipeline.planning.study.trial_scales import families_of, scale_at
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float

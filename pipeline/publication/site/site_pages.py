@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.left_out import NAME
+from pipeline.accounting.accountant import NAME
 from pipeline.base.plain import Table, rendered
 from pipeline.engines.writers import PARQUET
 from pipeline.plan.model import VALUES, Plan, Query

@@ -1,30 +1,52 @@
-"""prdp release: release a plan's tables, or continue where an earlier run stopped."""
+"""The commands on microdata: prepare, check, release and diagnose."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from jobs.options import Parser, add_call, add_json, called
+from jobs.options import Act, called
 from jobs.output import print_json, put, say, tell
+from pipeline.base.errors import MicrodataError
 from pipeline.base.plain import WIDTH
 from prdp.plans import Plan
-from prdp.releases import Release
 from prdp.runs import watched
 
-EXAMPLE = "prdp release plan.yaml --out releases --csv"
+if TYPE_CHECKING:
+    from prdp.releases import Release
+
 ROWS_SHOWN = 4
 
 
-def declare(parser: Parser) -> None:
-    """Add the command's options."""
-    add_call(parser, Plan.release)
-    add_json(parser)
+def _show_prepared(prepared: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Print where they are, and how they are released; their number stays in the confidential manifest."""
+    put(f"prepared microdata of {prepared['dataset']}, confidential\nmanifest {prepared['manifest']}")
+    if prepared["registered"] in (None, prepared["out"]):
+        values = [word for value in arguments.set for word in ("--set", value)]
+        words = shlex.join([arguments.plan, *values, "--data", prepared["out"]])
+        tell(f"release from them:\nprdp release {words}")
+    else:
+        say(
+            f"the ledger registers the dataset with {prepared['registered']}, and releases it from there alone: "
+            f"before its first release an officer can register {prepared['out']} instead:"
+        )
+        tell(f"prdp ledger correct {prepared['dataset']} --budget FILE")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def _check(arguments: argparse.Namespace) -> None:
+    """Check the microdata, then say where the report is; exit code 4 where it tells of something."""
+    made = called(Plan.check_microdata, arguments, as_json=arguments.json)
+    mistaken = made.pop("found")
+    if arguments.json:
+        print_json(made)
+    if mistaken:
+        raise MicrodataError(f"the check found something: read its report {made['report']}, which is confidential")
+    if not arguments.json:
+        put(f"the check of the microdata of {made['dataset']} found nothing\nreport {made['report']}, confidential")
+
+
+def _release(arguments: argparse.Namespace) -> None:
     """Release or hold, then print where the tables are, and a few rows of published ones."""
     if arguments.engine != "spark":
         do_without_pandas()
@@ -36,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         _show(released)
 
 
-def _show(released: Release) -> None:
+def _show(released: "Release") -> None:
     say(f"release {released.name}, attempt {released.attempt}: {released.state}")
     if released.already:
         put(f"it was {'held' if released.state == 'held' else 'published'} already: nothing was read or drawn")
@@ -95,9 +117,24 @@ def do_without_pandas() -> None:
     """
     if "pandas" in sys.modules:
         return
+    import pyarrow as pa  # noqa: PLC0415 — `prepare --help` does without
+
     absent = _Absent()
     sys.meta_path.insert(0, absent)
     try:
         pa.array([0])
     finally:
         sys.meta_path.remove(absent)
+
+
+def _show_diagnosed(made: dict[str, Any], _: object) -> None:
+    """Print where the diagnostics are: their contents stay there."""
+    put(f"confidential diagnostics of {made['release']}\nreport {made['report']}\ndata   {made['diagnostics']}")
+
+
+ACTS = {
+    "prepare": Act("", "prdp.microdata.prepare", "prepare raw.csv --plan plan.yaml --out prepared", _show_prepared),
+    "check": Act("", Plan.check_microdata, "check plan.yaml --report confidential/cbp-2023.txt", run=_check),
+    "release": Act("", Plan.release, "release plan.yaml --out releases --csv", run=_release),
+    "diagnose": Act("", "prdp.microdata.diagnose", "diagnose plan.yaml --out confidential/cbp-2023", _show_diagnosed),
+}

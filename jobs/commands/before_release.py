@@ -1,29 +1,71 @@
-"""prdp study: mechanisms, plans and noise compared before any release; losses converted."""
+"""The commands before a release, which read no microdata: generate, explain, calibrate, try and study."""
 
 import argparse
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from jobs.options import Act
-from jobs.output import print_columns, print_json, put
-from pipeline.planning.study import equal_publication, suppression
-from pipeline.planning.study.studies import DOCUMENT, PAGE
+from jobs.options import Act, Parser, add_call, called, values_set
+from jobs.output import print_columns, print_json, put, tell
+from prdp.declared import Arg
 from udfs.numbers.exact import bound_text, down_text
 
+if TYPE_CHECKING:
+    from prdp.explanation import Explanation
+
+DETAIL = "after the verdict: policy functions, curves, losses and errors of each table"
+Detail = Annotated[bool, Arg(DETAIL)]
+Plot = Annotated[str | None, Arg("draw the policy curves into an SVG or PNG file", "FILE")]
 MEASURED = ("establishments", "employment", "payroll")
 
 
+def _show_explanation(
+    made: "Explanation", arguments: argparse.Namespace, *, detail: Detail = False, plot: Plot = None
+) -> None:
+    """Print the verdict, and more where it is asked for; exit code 3 where the plan breaks its own limits."""
+    if plot is not None:
+        made.plot(plot)
+    if arguments.json:
+        print_json(made.to_json())
+    else:
+        tell(made.text(detail=detail))
+    made.require_within()
+
+
+def _declare_trial(parser: Parser) -> None:
+    add_call(parser, "prdp.trials.try_plan", but=("scheduler", "master"))
+
+
+def _try(arguments: argparse.Namespace) -> None:
+    """Print what the trial showed; BudgetRefused where a plan breaks a limit of its own."""
+    from prdp.trials import try_plan, with_own_values  # noqa: PLC0415 — `explain` does without
+
+    values = values_set(arguments)
+    beside = [with_own_values(path, values) for path in arguments.beside or ()]
+    tried = called(try_plan, arguments, beside=beside)
+    if arguments.json:
+        print_json(tried)
+    else:
+        tell(str(tried))
+    tried.require_within()
+
+
 def _show_study(figures: dict[str, Any], arguments: argparse.Namespace) -> None:
+    from pipeline.planning.study.studies import DOCUMENT, PAGE  # noqa: PLC0415 — `explain` does without
+
     put(f"study {figures['study']}\npage  {arguments.out}/{PAGE}\ndata  {arguments.out}/{DOCUMENT}")
 
 
 def _show_publication(figures: dict[str, Any], arguments: argparse.Namespace) -> None:
+    from pipeline.planning.study import equal_publication  # noqa: PLC0415 — likewise
+
     print_columns(list(equal_publication.columns(figures)))
     put("\n".join(equal_publication.notes(figures)))
     put(f"data {arguments.out}/{equal_publication.DOCUMENT}")
 
 
 def _show_suppression(figures: dict[str, Any], arguments: argparse.Namespace) -> None:
+    from pipeline.planning.study import suppression  # noqa: PLC0415 — likewise
+
     for rows in suppression.columns(figures):
         print_columns(rows)
         put()
@@ -103,8 +145,7 @@ def _text(errors: dict[str, float | None]) -> list[str]:
     return ["-" if share is None else f"{share:.2%}" if 0 < share < 0.1 else f"{share:,.0%}" for share in shares]
 
 
-EXAMPLE = "prdp study run conf/studies/slides.yaml --records 100000 --out study"
-ACTS = {
+STUDIES = {
     "run": Act(
         "compare mechanisms on synthetic microdata",
         "prdp.studies.evaluate",
@@ -173,4 +214,21 @@ ACTS = {
         _show_rho,
         prints_json=True,
     ),
+}
+ACTS = {
+    "generate": Act("", "prdp.studies.made", "generate --records 1000000 --out data"),
+    "explain": Act(
+        "",
+        "prdp.plans.Plan.explain",
+        "explain plan.yaml --at employment=10,payroll=500 --at employment=5000,payroll=300000",
+        _show_explanation,
+        prints_json=True,
+    ),
+    "calibrate": Act(
+        "",
+        "prdp.calibration.calibrate",
+        "calibrate --kind log --set a=100 --standard-error 30 --total 500",
+    ),
+    "try": Act("", example="try plan.yaml --draws 20 --page plan.html", declare=_declare_trial, run=_try),
+    "study": Act("", example="study run conf/studies/slides.yaml --records 100000 --out study", acts=STUDIES),
 }
