@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pipeline.base.errors import PlanError
+from pipeline.base.errors import PlanError, in_a_line
 from pipeline.microdata.lake_tables import TableFile
 from pipeline.microdata.source import (
     REQUESTS,
@@ -314,17 +314,32 @@ def require_schema(source: Source, spec: SumSpec, record: str) -> None:
 
 
 def mistakes(source: Source, spec: SumSpec, record: str) -> Sequence[PlanError | None]:
-    """Return for each file what is wrong with its schema, None where nothing is."""
+    """Return for each file what is wrong with its schema, None where nothing is; owners have one type in all files."""
 
-    def mistake(file: Location) -> PlanError | None:
+    def mistake(file: Location) -> PlanError | bool | None:
         try:
-            _require(file, source, spec, record)
+            return _require(file, source, spec, record)
         except PlanError as error:
             return error
-        return None
 
     with ThreadPoolExecutor(REQUESTS if source.root.remote else 1) as pool:
-        return list(pool.map(mistake, source.files))
+        of_files = dict(zip(source.files, pool.map(mistake, source.files), strict=True))
+    text = next((file for file, as_text in of_files.items() if as_text is True), None)
+    return [
+        _unlike(file, text, str(spec.owner))
+        if each is False and text
+        else each
+        if isinstance(each, PlanError)
+        else None
+        for file, each in of_files.items()
+    ]
+
+
+def _unlike(file: Location, text: Location, owner: str) -> PlanError:
+    return PlanError(
+        f"microdata {shown(file)}: column {in_a_line(owner)} has whole numbers, that of {shown(text)} text: 7 and 007 "
+        "would be two owners, each protected by half; give owners one type in all files"
+    )
 
 
 def schema_of(file: Location, source: Source, needed: Sequence[str]) -> FileSchema:
@@ -362,7 +377,8 @@ def require_as_listed(file: Location, view: TableFile) -> None:
         raise PlanError(f"microdata {shown(file)}: {error}") from None
 
 
-def _require(file: Location, source: Source, spec: SumSpec, record: str) -> None:
+def _require(file: Location, source: Source, spec: SumSpec, record: str) -> bool | None:
+    """Return whether owners are text, not whole numbers; None where there are none. Raises PlanError as `mistakes`."""
     where, needed = f"microdata {shown(file)}", [*spec.columns, record]
     try:
         schema = schema_of(file, source, needed)
@@ -371,3 +387,9 @@ def _require(file: Location, source: Source, spec: SumSpec, record: str) -> None
     require_columns(where, schema.names, needed)
     if schema.types is not None:
         require_types(where, schema.types, spec)
+    if spec.owner is None or (schema.types is None and source.format != "csv"):
+        return None
+    if schema.types is None or spec.owner not in schema.types.names:
+        return True
+    kind = schema.types.field(spec.owner).type
+    return not pa.types.is_integer(kind.value_type if pa.types.is_dictionary(kind) else kind)

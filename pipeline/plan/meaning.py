@@ -36,6 +36,7 @@ from udfs.records.codes import LEVELS
 from udfs.records.statistics import OWNERS, RECORDS, STATISTICS, Count
 
 MOST_SHOWN = 5  # codes that a message names
+OF_OWNERS = "dataset.unit must name the owner's column, not the record, so that all records of an owner are protected"
 
 
 def plan_mistakes(plan: PlanSpec, domain: Domain, folder: Path) -> Iterator[Mistake]:
@@ -136,7 +137,7 @@ class _Check:
         if OWNERS in self.measures:
             yield Mistake(("dataset", "measures", OWNERS), "this name has another meaning; choose another")
         if dataset.unit == RECORD:
-            yield Mistake(path, "dataset.unit must name the owner's column: then all records of an owner are protected")
+            yield Mistake(path, OF_OWNERS)
 
     def by_mistakes(self, by: Sequence[str], path: KeyPath) -> Iterator[Mistake]:
         first: dict[str, str] = {}
@@ -300,7 +301,7 @@ def _of_owner_mistakes(each: ClassesSpec | MainSpec, path: KeyPath, dataset: Dat
     Where single records are protected, one would decide in which cells others are: no policy function bounds that.
     """
     if dataset.unit == RECORD:
-        rule = "follows from all records of an owner: dataset.unit must name the owner's column"
+        rule = f"follows from all records of an owner, so that one may move others to other cells: {OF_OWNERS}"
         yield Mistake((*path, "main" if isinstance(each, MainSpec) else "per"), rule)
 
 

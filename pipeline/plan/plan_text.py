@@ -285,10 +285,10 @@ def measure_by_measure(text: PlanText, path: Path) -> PlanText:
             split = [table]
             if isinstance(measures, list):
                 names = [each.get(NAME) for each in tables if isinstance(each, dict)]
-                for wrong, rule in _list_mistakes(table, measures, names):
-                    line = text.line((key, number, *wrong))
-                    where = f"{path}: " + (f"line {line}: " if line else "")
-                    raise PlanError(f"{where}{key}[{number}].{in_a_line('.'.join(wrong))}: {rule}")
+                counted = {_counted(text.data, measure) for measure in measures} - {""}
+                for wrong, rule in _list_mistakes(table, measures, names, counted):
+                    where = f"line {line}: " if (line := text.line((key, number, *wrong))) else ""
+                    raise PlanError(f"{path}: {where}{key}[{number}].{in_a_line('.'.join(wrong))}: {rule}")
                 split = [_of_measure(table, measures, measure) for measure in measures]
                 together |= {each[NAME]: table[NAME] for each in split}
             expanded += split
@@ -303,17 +303,24 @@ def _sum_of(table: Any) -> Any:
     return measures if isinstance(measures, list) and all(isinstance(each, str) for each in measures) else None
 
 
-def _list_mistakes(
-    table: Mapping[str, Any], measures: list[Any], names: list[Any]
-) -> Iterator[tuple[tuple[str, ...], str]]:
+def _list_mistakes(table: Any, measures: list[Any], names: list[Any], counted: set[str]) -> Iterator[tuple[Any, str]]:
     if len(measures) < 2 or len({*measures}) < len(measures):
         yield (SUM,), "must be one measure, or a list of two or more different ones"
     elif not isinstance(table.get(NAME), str):
         yield (NAME,), "must be text: its tables are called NAME_MEASURE"
     elif names.count(table[NAME]) > 1:
         yield (NAME,), "another table has this name"
+    elif isinstance(table.get("unit"), str) and len(counted) > 1:
+        yield ("unit",), "is one for measures of several types or steps: state that of each, by its name, or one step"
     else:
         yield from _partial(table, {*measures}, ())
+
+
+def _counted(data: Any, measure: str) -> str:
+    """Return a measure's type and step; "" where the plan is not of the right shape."""
+    for key in ("dataset", "measures", measure):
+        data = data.get(key) if isinstance(data, dict) else None
+    return f"{data.get('type')} {data.get('step', 1)}" if isinstance(data, dict) else ""
 
 
 def _partial(value: Any, measures: set[str], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:

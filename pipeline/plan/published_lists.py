@@ -140,32 +140,39 @@ def rows_of_sdmx(path: Path, spec: ListSpec) -> PlainRows:
     with open_input(path, LARGEST_LIST) as file:
         try:
             message = json.load(file)
-        except ValueError:
-            raise PlanError(f"{path}: not JSON; give a CSV file, or a structure message in SDMX-JSON") from None
+        except (ValueError, RecursionError) as error:
+            line = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
+            raise PlanError(f"{path}: {line}not JSON; give a CSV file, or a structure message in SDMX-JSON") from None
     try:
         (codelist,) = message["data"]["codelists"]
-        entries = [_of_sdmx(number, code, spec) for number, code in enumerate(codelist["codes"], 1)]
+        codes = [*enumerate(codelist["codes"], 1)]
     except (AttributeError, KeyError, TypeError, ValueError):
-        rule = "must be a structure message in SDMX-JSON with one code list"
-        language = "" if spec.name is None else f", whose codes have names in {in_a_line(spec.name)}"
-        raise PlanError(f"{path}: {rule}{language}") from None
+        raise PlanError(f"{path}: must be a structure message in SDMX-JSON with one code list") from None
+    entries = [_of_sdmx(number, code, spec, path) for number, code in codes]
     return _of_tree(entries, path, spec) if spec.levels else PlainRows(spec, entries, {})
 
 
-def _of_sdmx(number: int, code: Mapping[str, Any], spec: ListSpec) -> Entry:
-    name = code["names"][spec.name] if spec.name is not None else code.get("name", "")
-    texts = (code["id"], name, code.get("parent", ""))
+def _of_sdmx(number: int, code: Any, spec: ListSpec, path: Path) -> Entry:
+    where, of = f"code {number}", code if isinstance(code, dict) else {}
+    names: Any = of.get("names") if isinstance(of.get("names"), dict) else {}
+    if spec.name is not None and not isinstance(names.get(spec.name), str):
+        there = f"its names are in {in_a_line(', '.join(map(str, names)))}" if names else "it has names in no language"
+        refuse(path, where, f"has no name in {in_a_line(spec.name)}: {there}; choose another by `name`")
+    texts: list[Any] = [of.get("id"), of.get("name") or "", of.get("parent") or ""]
+    if spec.name is not None:
+        texts[1] = names[spec.name]
     if not all(isinstance(text, str) for text in texts):
-        raise TypeError
-    return Entry(f"code {number}", *texts)
+        refuse(path, where, "must have an id, and an id above it if any, which are text")
+    return Entry(where, *texts)
 
 
 def _of_tree(entries: list[Entry], path: Path, spec: ListSpec) -> PlainRows:
     """Return the finest codes of a tree with those above them, one for each level; refuse all else."""
     known: dict[str, Entry] = {}
     for entry in entries:
-        if known.setdefault(entry.code, entry) is not entry:
-            refuse(path, entry.where, f'code "{in_a_line(entry.code)}" stands twice')
+        if (first := known.setdefault(entry.code, entry)) is not entry:
+            two = "" if first.parent == entry.parent else ", and has two parents"
+            refuse(path, entry.where, f'code "{in_a_line(entry.code)}" stands twice{two}')
         if not entry.code:
             refuse(path, entry.where, "there is no code")
     for entry in entries:

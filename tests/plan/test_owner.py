@@ -16,19 +16,13 @@ from jobs.cli import main
 from pipeline.accounting.placements import pure, tight
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
-from pipeline.engines.dask import DaskEngine
-from pipeline.engines.totals import totals_of
 from pipeline.ledger.reservation import limits_of as written_limits
-from pipeline.microdata.source import chunks as chunks_of
-from pipeline.microdata.source import find
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
 from pipeline.planning.explain.explain_text import render, render_verdict
 from pipeline.planning.explain.explanation import explain, explain_years
 from pipeline.planning.explain.verdict import verdict
-from pipeline.release.input_records import records_of
-from pipeline.storage.paths import locate
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, OWNED, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit
@@ -344,7 +338,11 @@ def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> 
     """Blank and missing owners break the contract, and a column of numbers with a point names nobody: no charge."""
     rows = owned(20)
     for number, (owners, kind) in enumerate(
-        [(pa.array(["F1", " ", *["F2"] * 18]), MicrodataError), (pa.array([0.5] * 20), PlanError)]
+        [
+            (pa.array(["F1", " ", *["F2"] * 18]), MicrodataError),
+            (pa.array([0.5] * 20), PlanError),
+            (pa.array(["\u2003", *["F2"] * 19]), MicrodataError),
+        ]
     ):
         table = rows.set_column(rows.column_names.index("firm_id"), "firm_id", owners)
         place = Place(
@@ -356,17 +354,24 @@ def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> 
         assert not any(state.counts for state in place.ledger().states())
 
 
-def test_owners_are_text_whatever_a_file_holds_them_as(tmp_path: Path) -> None:
-    """A firm that one file names 7 and another "7" is one, and counts once."""
+@pytest.mark.parametrize("second", [pa.array(["7", "07"]), pa.array(["7", "7"]).dictionary_encode(), "a.csv"])
+def test_owners_of_two_types_are_refused_before_anything_is_charged(tmp_path: Path, second: Any) -> None:
+    """Else a firm that is 7 in one file and 007 in another would be two, each protected by half."""
+    plan = world(tmp_path, queries=[FIRMS], budget=[], naics=NAICS, counties=COUNTIES)
     (tmp_path / "microdata").mkdir()
-    for i, owners in enumerate([pa.array([7, 8]), pa.array(["7", "07"])]):
+    if isinstance(second, str):  # whole numbers of other widths are one type
+        files = [pa.array([7, 8]), pa.array([7, 7], pa.int32()).dictionary_encode()]
+    else:
+        files = [pa.array([7, 8]), second]
+    for i, owners in enumerate(files):
         pq.write_table(records(2, first=2 * i).append_column("firm_id", owners), tmp_path / f"microdata/{i}.parquet")
-    plan = loaded(tmp_path, queries=[FIRMS | {"by": ["nation"]}], budget=[], naics=NAICS, counties=COUNTIES)
-    chunks = list(chunks_of(find(locate(tmp_path / "microdata"))))
-    with records_of(chunks, plan, DaskEngine(), locate(tmp_path / "private"), prepared=False) as (made, layout):
-        assert isinstance(made, list | tuple)
-        (totals,) = totals_of(layout, DaskEngine().sums(made, layout.spec))
-    assert totals.tolist() == [3]
+    place = Place(plan, tmp_path)
+    if isinstance(second, str):
+        assert submit(place).state == "settled"
+        return
+    with pytest.raises(PlanError, match=r"0.parquet: column firm_id has whole numbers, that of .*1.parquet text"):
+        submit(place)
+    assert place.ledger().state("small-release") is None
 
 
 def test_firms_that_are_no_larger_count_whatever_their_own_class(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_columns_may_have_any_names_and_order(tmp_path: Path) -> None:
         (NACE.replace(";C;;", ";C;A;"), {}, 'line 8: "10.1" has 3 above it, but `levels` names 2'),
         (NACE.replace("1;1;A;;", "1;1;A;01;"), {}, 'line 2: "A" has 3 or more above it'),  # a circle
         (NACE.replace("10;Meat", "11;Meat"), {}, 'line 8: "11", which is above it, is no code of the list'),
-        (NACE + "8;3;10.1;01;Meat;Fleisch\n", {}, 'line 9: code "10.1" stands twice'),
+        (NACE + "8;3;10.1;01;Meat;Fleisch\n", {}, 'line 9: code "10.1" stands twice, and has two parents'),
         (NACE + "8;3;;01;Meat;Fleisch\n", {}, "line 9: there is no code"),
         (NACE + "8;3;10.2\n", {}, "line 9: 3 columns, but the header has 6"),
         (NACE + "8;2;30;C;Ships;Schiffe\n", {}, 'line 9: "30" has 1 above it, but `levels` names 2'),
@@ -94,14 +94,25 @@ def test_what_is_no_tree_is_refused(tmp_path: Path, text: str, changes: dict[str
     assert f"codes.csv: {fault}" in str(raised.value)
 
 
+GERMAN = {"id": "D", "names": {"de": "d"}}
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("{", "not JSON; give a CSV file, or a structure message in SDMX-JSON"),
-        ("[]", "must be a structure message in SDMX-JSON with one code list, whose codes have names in de"),
+        ('{\n"data": [', "line 2: not JSON; give a CSV file, or a structure message in SDMX-JSON"),
+        ("[" * 100_000, "not JSON; give a CSV file, or a structure message in SDMX-JSON"),
+        ("[]", "must be a structure message in SDMX-JSON with one code list"),
         ('{"data": {"codelists": []}}', "must be a structure message in SDMX-JSON with one code list"),
-        (sdmx([{"id": "A", "names": {"en": "a"}}]), "whose codes have names in de"),
-        (sdmx([{"id": 1, "names": {"de": "a"}}]), "must be a structure message"),
+        ('{"data": {"codelists": [{"codes": []}, {"codes": []}]}}', "with one code list"),
+        (
+            sdmx([GERMAN, {"id": "A", "names": {"en": "a", "fr": "b"}}]),
+            "code 2: has no name in de: its names are in en, fr",
+        ),
+        (sdmx([{"id": "A", "name": "a"}]), "code 1: has no name in de: it has names in no language"),
+        (sdmx([{"id": 1, "names": {"de": "a"}}]), "code 1: must have an id, and an id above it if any, which are text"),
+        (sdmx([{"id": "A", "parent": ["B"], "names": {"de": "a"}}]), "code 1: must have an id, and an id above it"),
+        (sdmx(["A"]), "code 1: has no name in de"),
         (sdmx([{"id": "A", "names": {"de": "a"}}] * 2), 'code "A" stands twice'),
     ],
 )

@@ -93,6 +93,7 @@ MISTAKES = [
     ({"sum": ["payroll", 3], "mechanism": {"kind": "log", "a": 1, "sigma": 1}, "unit": "x"}, "sum: must be text"),
     ({"sum": ["payroll", "employmnt"]}, r"mechanism.sigma: must name each measure of the table, .*employmnt, payroll"),
     ({"sum": ["payroll", "wages"], "mechanism": {"kind": "log", "a": 1, "sigma": 1}, "unit": "x"}, "unknown measure"),
+    ({"unit": "dollars"}, r"unit: is one for measures of several types or steps: state that of each, by its name"),
     ({"name": 3}, r"name: must be text: its tables are called NAME_MEASURE"),
     ({"unit": {"payroll": "dollars"}}, r"unit: must name each measure of the table, and nothing else: employment"),
     ({"mechanism": {"kind": "log", "a": 1, "sigma": {"payroll": 2, "employment": -1}}}, r"sigma: must be above 0"),

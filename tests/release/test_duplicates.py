@@ -193,7 +193,7 @@ def test_every_broken_rule_is_told_and_no_id(tmp_path: Path, cuts: Sequence[int]
     of_rows = {
         "county holds a code that is empty or malformed",
         "employment is below zero, which a mechanism or class of the plan does not allow",
-        "establishment_id names no record: it is empty (null), or not UTF-8",
+        "establishment_id names no record: it is empty (null or blank), or not UTF-8",
         "payroll is empty (null)",
     }
     of_records = {

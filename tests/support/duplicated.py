@@ -103,13 +103,21 @@ def ok_value(row: Row, i: int) -> bool:
 def _faults(row: Row, owned: bool) -> list[tuple[str, str]]:
     name, naics, county, employment, payroll, owner = row
     rules = [
-        ("establishment_id", "names no record: it is empty (null), or not UTF-8", name is None or not name.strip()),
+        (
+            "establishment_id",
+            "names no record: it is empty (null or blank), or not UTF-8",
+            name is None or not name.strip(),
+        ),
         ("naics", "holds a code that is empty or malformed", naics not in NAICS),
         ("county", "holds a code that is empty or malformed", county not in COUNTIES),
         ("employment", "is empty (null)", employment is None),
         ("employment", "is below zero, which a mechanism or class of the plan does not allow", (employment or 0) < 0),
         ("payroll", "is empty (null)", payroll is None),
-        ("firm_id", "names no owner: it is empty (null), or not UTF-8", owned and (owner is None or not owner.strip())),
+        (
+            "firm_id",
+            "names no owner: it is empty (null or blank), or not UTF-8",
+            owned and (owner is None or not owner.strip()),
+        ),
     ]
     return [(column, rule) for column, rule, holds in rules if holds]
 

@@ -150,8 +150,8 @@ RULE_TEXT: Mapping[Rule, str] = MappingProxyType(
         Rule.STEP: "is not a whole number of its steps (often decimals where the step is 1)",
         Rule.RANGE: "is beyond the range (2⁶³ − 1 steps, as a float 2⁵⁰), or has more than 18 decimals",
         Rule.NEGATIVE: "is below zero, which a mechanism or class of the plan does not allow",
-        Rule.OWNER: "names no owner: it is empty (null), or not UTF-8",
-        Rule.RECORD: "names no record: it is empty (null), or not UTF-8",
+        Rule.OWNER: "names no owner: it is empty (null or blank), or not UTF-8",
+        Rule.RECORD: "names no record: it is empty (null or blank), or not UTF-8",
         Rule.TWICE: "holds a row id that stands more than once",
         Rule.DIFFERS: "differs between rows of one id (combine adds up rows of one cell, else make the firm the unit)",
         Rule.BEYOND: "adds up to more than 63 bits over the rows of one id",
@@ -204,7 +204,7 @@ def name_faults(values: pa.Array, column: str, rule: Rule) -> list[Fault]:
     require_name_type(values.type, column)
     plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     if is_text(plain.type):
-        bare = pc.ascii_trim_whitespace(plain.cast(pa.large_string()))
+        bare = pc.utf8_trim_whitespace(plain.cast(pa.large_string()))
         none = np.asarray(pc.fill_null(pc.equal(bare, ""), True))
         # two names that are no text must not become one
         none = none | np.asarray(pc.fill_null(pc.match_substring(bare, REPLACED), False))
