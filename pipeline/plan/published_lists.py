@@ -1,8 +1,13 @@
-"""Files of public codes: plain CSV, and as offices publish them, as a tree of any columns, or in SDMX-JSON."""
+"""Files of public codes: plain CSV, and as offices publish them, as a tree of any columns, or in SDMX-JSON.
+
+Beside them files of public numbers by code, and of the codes that follow earlier ones.
+"""
 
 import csv
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -44,7 +49,7 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError:
         refuse(path, _undecodable_line(path), "not UTF-8; save the file as UTF-8")
     except FileNotFoundError:
-        raise UnreadableFile(f"{path}: no such file; paths in a plan are relative to the plan's folder") from None
+        raise UnreadableFile(f"{path}: no such file; paths are relative to the folder of the file that names them") from None
     except OSError as error:
         raise UnreadableFile(f"{path}: cannot be read: {error.strerror}") from None
 
@@ -192,3 +197,72 @@ def _of_tree(entries: list[Entry], path: Path, spec: ListSpec) -> PlainRows:
         if entry.code not in inner:
             rows.append(Entry(entry.where, entry.code, entry.name, levels=tuple(above)))
     return PlainRows(spec, rows, {entry.code: entry.name for entry in entries if entry.code in inner})
+
+
+# Of a product: columns of public files, of which it says the names.
+
+NUMBER = re.compile(r"\d+(\.\d*)?|\.\d+")
+
+
+def columns_of(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the line and the texts of these columns of each row of a CSV file; PlanError where one is not there."""
+    with opened(path, any_separator=True) as rows:
+        header: list[str] = next(rows, [])
+        for name in wanted:
+            if header.count(name) != 1:
+                there = "there is no column" if name not in header else "there are two columns"
+                refuse(path, 1, f"{there} {in_a_line(name)}; its columns are {in_a_line(', '.join(header))}")
+        positions = [header.index(name) for name in wanted]
+        for row in rows:
+            if len(row) != len(header):
+                refuse(path, rows.line_num, f"{len(row)} columns, but the header has {len(header)}")
+            yield rows.line_num, [row[position].strip() for position in positions]
+
+
+def numbers_by_code(path: Path, number: str, codes: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return, by level, the number of each code: of the first level one a line, of others the sum of their lines.
+
+    `codes` names the column of each level's codes. Raises PlanError, which names the line, on a number that is not
+    above 0 and on a code of the first level that stands twice.
+    """
+    numbers: dict[str, dict[str, list[float]]] = {level: {} for level in codes}
+    finest = next(iter(codes))
+    for line, (text, *row) in columns_of(path, [number, *codes.values()]):
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not 0 < value < math.inf:
+            refuse(path, line, f"{in_a_line(number)} must be a number above 0, such as 1234.5, or the line be left out")
+        for level, code in zip(codes, row, strict=True):
+            if level == finest and (not code or code in numbers[level]):
+                refuse(path, line, f'code "{in_a_line(code)}" stands twice' if code else "there is no code")
+            if code:
+                numbers[level].setdefault(code, []).append(value)
+    if not numbers[finest]:
+        raise PlanError(f"{path}: holds no code; list at least one below the header")
+    return {level: {code: math.fsum(each) for code, each in of.items()} for level, of in numbers.items()}
+
+
+def codes_in(path: Path, name: str = "code") -> list[str]:
+    """Return the codes of a column; PlanError, which names the line, on one that stands twice or is empty."""
+    codes: dict[str, None] = {}
+    for line, (code,) in columns_of(path, [name]):
+        if not code or code in codes:
+            refuse(path, line, f'code "{in_a_line(code)}" stands twice' if code else "there is no code")
+        codes[code] = None
+    return list(codes)
+
+
+def successors(path: Path, old: str, new: str) -> dict[str, tuple[int, str]]:
+    """Return of each old code that stands in a file its line and the new code that it became, "" for none.
+
+    Raises PlanError, which names the line, on an old code of two lines: its totals cannot be divided among new ones.
+    """
+    became: dict[str, tuple[int, str]] = {}
+    for line, (code, other) in columns_of(path, [old, new]):
+        if not code:
+            refuse(path, line, f"there is no code in the column {in_a_line(old)}")
+        if code in became:
+            twice = f'"{in_a_line(code)}" stands in line {became[code][0]} too'
+            rule = "" if became[code][1] == other else ": totals of an old code cannot be divided among new ones"
+            refuse(path, line, f"{twice}{rule}")
+        became[code] = line, other
+    return became

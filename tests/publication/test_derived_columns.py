@@ -193,9 +193,6 @@ def test_changes_are_refused_where_they_are_none(tmp_path: Path) -> None:
         made(tmp_path, derived=CHANGE, layouts=changed_layout())
     with pytest.raises(PlanError, match="is on both sides: its noise is no independent noise"):
         made(tmp_path / "x", since=publish(tmp_path / "y", TABLES), derived=CHANGE, layouts=changed_layout())
-    keys = {"state": ("01", "09"), "sector": SECTORS}
-    with pytest.raises(PlanError, match="the tables m3 and m3 have not the same codes"):
-        made(tmp_path / "z", earlier(tmp_path, EMPLOYED, keys=keys), derived=CHANGE, layouts=changed_layout())
 
 
 WAGE = PRODUCT["derived"]["wage"]

@@ -17,8 +17,8 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.publication.product.derived_columns import summed
+from pipeline.publication.product.product_files import _short
 from pipeline.publication.product.product_spec import load_product
-from pipeline.publication.product.products import _short
 from pipeline.publication.release_folder import coefficient, rounded_to
 from prdp import PlanError, StateError
 from tests.support.published import Table, drawn, publish
@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused(
         ({"layouts": [LAYOUT | {"order": ["SOLD"]}]}, r"order\[0\]: must be a column of codes"),
         (
             {"layouts": [LAYOUT | {"columns": [{"name": "A", "meaning": "a"}]}]},
-            "one of codes, value and flag is needed",
+            "one of codes, value, flag and notes is needed",
         ),
         (
             {
@@ -304,6 +304,7 @@ def test_the_command_prints_the_manifest(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_example_of_the_page_is_a_product(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "product.md").read_text()
     (tmp_path / "farms.yaml").write_text(page.split("```yaml\n")[1].split("```")[0])
+    (tmp_path / "areas.csv").write_text("REGION;KM2\nN;12.5\nS;7\n")
     read = load_product(tmp_path / "farms.yaml", 1999)
     assert [table.name for table in read.tables] == ["sales_region", "sales_district"]
     assert [layout.file for layout in read.layouts] == ["sales99.txt"]

@@ -3,7 +3,8 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,8 @@ import yaml
 
 import prdp
 from jobs.cli import main
+from pipeline.publication.product.derived_columns import Figures
+from pipeline.publication.product.product_layouts import Rows
 from prdp import PlanError
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -210,14 +213,18 @@ def test_figures_are_withheld_by_their_intervals_and_ranges_are_whole(sized: Mad
     found, spread = sized.layout("co"), sized.layout("co_ranges")
     cells = sized.tables["est_all"].sort_values(["county", "naics2"])
     assert found.fips.tolist() == [county[2:] for county in cells.county]
-    outside = (cells.display < np.floor(cells.lower)) | (cells.display > np.ceil(cells.upper))
+    lower, upper = np.ceil(cells.lower - 1e-6), np.floor(cells.upper + 1e-6)  # numbers of establishments are whole
+    lower, upper = np.where(lower > upper, [np.floor(cells.lower), np.ceil(cells.upper)], [lower, upper])
+    outside = (cells.display < lower) | (cells.display > upper)
     withheld = ((cells.lower <= 0) | (cells.standard_error >= cells.value) | outside).to_numpy()
     assert 0 <= withheld.sum() < len(found)
     assert (found.est.isna() == withheld).all()
     assert (found.est_nf[withheld] == "S").all()
     assert (found.est[~withheld] == cells.display.to_numpy()[~withheld]).all()
-    assert (spread.est_low == np.maximum(np.floor(cells.lower), 0).to_numpy()).all()
-    assert (spread.est_high == np.ceil(cells.upper).to_numpy()).all()
+    assert (spread.est_low == np.maximum(lower, 0)).all()
+    assert (spread.est_high == np.maximum(upper, 0)).all()
+    shown = found.est.notna()
+    assert ((spread.est_low[shown] <= found.est[shown]) & (found.est[shown] <= spread.est_high[shown])).all()
 
 
 def test_a_file_of_reconciled_tables_adds_up_in_each_row(sized: Made) -> None:
@@ -233,6 +240,37 @@ def test_a_file_of_reconciled_tables_adds_up_in_each_row(sized: Made) -> None:
     turned = sized.tables["est"].set_index(["county", "size", "naics2"]).value
     keys = list(zip(research.county, research["size"], research.naics2, strict=True))
     assert (turned[keys] == research.est.to_numpy()).all()
+
+
+def ended(part: tuple[Any, Any], total: Any) -> tuple[Any, Any]:
+    """Return the ends of a part's range in a layout, whose total's range ends at `total`."""
+    grid = SimpleNamespace(source=SimpleNamespace(reconciled=True))
+    cells = {name: (name, SimpleNamespace(grid=grid, of={})) for name in ("est", "n")}
+    layout = SimpleNamespace(sums={"est": ["n"]}, withhold=None)
+    none = np.zeros(part[0].shape)
+    known = {
+        (name, ()): Figures(none, none > 0, none.astype(np.int8), low, high, none, none > 0)
+        for name, (low, high) in {"est": (none, total), "n": part}.items()
+    }
+    Rows._end_with_totals(cast("Any", SimpleNamespace(layout=layout, cells=cells, limits=[])), known)
+    return known["n", ()].lower, known["n", ()].upper
+
+
+def test_ranges_of_parts_end_with_their_total_and_miss_half_as_often_again() -> None:
+    """A part of 3 alone or beside 57, errors of any correlation; 20,000 draws: 8.1 % is 3.2 deviations above 7.5 %."""
+    rng = np.random.default_rng(31)
+    for correlation in (-0.9, 0.0, 0.9):
+        for rest, spread in ((0, 1.0), (57, 20.0)):
+            one, other = rng.normal(0, 1, (2, 20_000))
+            part, total = 3 + 4.0 * one, 3 + rest + spread * (correlation * one + np.sqrt(1 - correlation**2) * other)
+            own = part - 1.96 * 4, part + 1.96 * 4
+            low, high = ended(own, total + 1.96 * spread)
+            assert ((low > 3) | (high < 3)).mean() < 0.081
+            assert (high <= own[1]).all()
+            if not rest:
+                assert (high < own[1]).mean() > 0.8
+                low, high = ended(own, total)  # the twin ends where the total's value is
+                assert ((low > 3) | (high < 3)).mean() > 0.2
 
 
 def test_released_figures_are_shown_only_where_they_are_asked_for(sized: Made) -> None:

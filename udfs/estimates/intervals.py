@@ -82,6 +82,18 @@ def half_step(*steps_in_errors: float) -> float:
     return math.sqrt(sum(share**2 for share in steps_in_errors)) / 2
 
 
+def whole_range(lower: Floats, upper: Floats, step: float) -> tuple[Floats, Floats]:
+    """Return the ends of ranges as whole numbers.
+
+    A total of whole steps is one of the whole numbers in its interval: rounded inwards, but for the error of doubles,
+    the range holds it as often. Where none is in it, and of other steps, it is rounded outwards.
+    """
+    slack = 1e-9 * np.maximum(1, np.maximum(np.abs(lower), np.abs(upper)))
+    inner = np.ceil(lower - slack), np.floor(upper + slack)
+    apart = (inner[0] > inner[1]) | (step % 1 != 0)
+    return np.where(apart, np.floor(lower), inner[0]), np.where(apart, np.ceil(upper), inner[1])
+
+
 # Ratios, shares and change of estimated totals, cell by cell, with intervals that keep their coverage.
 #
 # Result: the probability that an interval is stated and does not hold the true ratio is at most q, whatever the totals,

@@ -4,11 +4,12 @@ Its tables are products of codes, turned so that the area is outermost, and so g
 Rows are told by their place in an area, and sorted once. Levels that a row does not have are summed over. Errors of
 such sums: of additive noise the squares are added. Those of estimates are correlated: they are at most the root of the
 released variances' sum, since no sum of estimates has a larger one, and at most the sum of the estimates' own.
+
+Earlier releases, of changes, are brought to the codes of today first.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -20,35 +21,30 @@ from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.publication import release_folder
-from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.product.derived_columns import (
+    DerivedSpec,
     Figures,
+    Noted,
+    NoteSpec,
+    NumbersSpec,
     Part,
+    WithholdSpec,
     change_of_rows,
     derived_figures,
+    public_figures,
     quotient_of,
     share_of_rows,
+    some,
     summed,
     withheld,
 )
-from pipeline.publication.product.product_spec import (
-    WITHHELD,
-    ColumnSpec,
-    DerivedSpec,
-    LayoutSpec,
-    ProductSpec,
-    RowsSpec,
-    Texts,
-    WithholdSpec,
-)
+from pipeline.publication.product.product_spec import ColumnSpec, LayoutSpec, ProductSpec, RowsSpec, Texts
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
 from pipeline.publication.release_folder import Reader
-from udfs.estimates.intervals import Statistics
+from udfs.estimates.intervals import Statistics, whole_range
 from udfs.records.codes import OTHER
 
 Names = Mapping[str, Mapping[str, str]]  # level → code → name
-RANGE = (("low", "lower"), ("high", "upper"))  # endings of columns of ranges, and which end they have
-MOST = np.nextafter(2.0**63, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,10 +111,10 @@ class Cells:
             errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
         return Statistics(values, errors, values - source.reach * errors, values + source.reach * errors)
 
-    def part(self, rows: pa.Table, areas: int) -> Part:
+    def part(self, taken: Mapping[Grid, pa.Table], areas: Sequence[str]) -> Part:
         """Return what a derived figure is made of: of its own cells, as they are stated."""
-        source, stated = self.grid.source, self.stated(rows, areas)
-        cells = prod(self.grid.shape) * areas // max(stated.value.size, 1)
+        source, stated = self.grid.source, self.stated(taken[self.grid], len(areas))
+        cells = prod(self.grid.shape) * len(areas) // max(stated.value.size, 1) * source.merged
         group = None if source.group is None else (self.grid.since, source.group)
         return Part(self.grid, group, source.law, source.own.step * cells, source.own.interval, stated)
 
@@ -138,32 +134,53 @@ class Cells:
             shown = release_folder.rounded_to(self._figure(rows, areas, source.shown))
         relative = release_folder.coefficient(values, errors)
         letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
+        lower, upper = whole_range(lower, upper, source.own.step)
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower)
-        lower, upper = np.floor(lower), np.ceil(upper)
         if rule is not None:
             hidden |= (shown < lower) | (shown > upper)
         if source.reconciled:  # what cannot be negative has no range below 0
             lower, upper = np.maximum(lower, 0), np.maximum(upper, 0)
-        return Figures(shown, hidden, np.where(hidden, len(limits) + 1, letters).astype(np.int8), lower, upper)
+        flags = np.where(hidden, len(limits) + 1, letters).astype(np.int8)
+        return Figures(shown, hidden, flags, lower, upper, relative, np.isnan(values))
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Public numbers of some rows, each row's by its code at a level: its area's, or one of `inner`, a row's each."""
+
+    name: str
+    spec: NumbersSpec
+    level: str
+    count: int  # of rows in an area
+    inner: Sequence[str] | None
+    lacking: dict[str, None] = field(default_factory=dict)  # codes that it does not list
+
+    def part(self, _taken: Mapping[Grid, pa.Table], areas: Sequence[str]) -> Part:
+        """Return the numbers."""
+        codes = areas if self.inner is None else self.inner
+        numbers = self.spec.of(self.level, codes)
+        self.lacking.update((code, None) for code in np.array(codes)[np.isnan(numbers)] if code != OTHER)
+        of_rows = numbers[:, None] if self.inner is None else numbers[None, :]
+        return Part.public(self.name, np.broadcast_to(of_rows, (len(areas), self.count)))
 
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """A derived figure of some rows: of which cells, now and, of a change, before."""
+    """A derived figure of some rows: of which cells, now and, of a change, before, or public numbers."""
 
     spec: DerivedSpec
     above: Sequence[Cells]
-    below: Sequence[Cells]
+    below: Sequence[Cells | Numbers]
     sizes: tuple[int, ...]  # of a row's levels but the area
     axes: tuple[int, ...]  # of a share: over which of them its total is
 
     def figures(
-        self, taken: Mapping[Grid, pa.Table], areas: int, rule: WithholdSpec | None, limits: list[float]
+        self, taken: Mapping[Grid, pa.Table], areas: Sequence[str], rule: WithholdSpec | None, limits: list[float]
     ) -> Figures:
         """Return what is shown of it."""
-        above, below = ([each.part(taken[each.grid], areas) for each in side] for side in (self.above, self.below))
+        above, below = ([each.part(taken, areas) for each in side] for side in (self.above, self.below))
         if self.spec.share:
-            made = share_of_rows(above, (areas, *self.sizes), self.axes)
+            made = share_of_rows(above, (len(areas), *self.sizes), self.axes)
         elif self.spec.change:
             made = change_of_rows(above, below, relative=self.spec.relative)
         else:
@@ -179,14 +196,17 @@ class Rows:
     ) -> None:
         shown = [column for column in layout.columns if column.measure in product.measures]
         made = {each.name: product.derived[each.measure] for each in layout.columns if each.measure in product.derived}
-        self.layout, self.area = layout, rows.by[0]
+        self.layout, self.area, self.by = layout, rows.by[0], rows.by
         self.limits = [float(flag.under) for flag in product.flags if flag.under is not None]
+        self.footnotes = product.footnotes
+        self.remarks = tables.remarks
         needed = {measure: rows.values[measure] for measure in product.read_by(layout.columns)}
         earlier = {name: needed[name] for each in made.values() if each.change for name in each.change}
         if earlier and tables.since is None:
             raise PlanError(f"{layout.file}: a change is since earlier releases: give them by {arg('since')}")
         self.grids = self._grids(product, tables, needed, home)
         before = self._grids(product, tables.since, earlier, home) if tables.since is not None else {}
+        before = {measure: self._following(product, measure, grid, home) for measure, grid in before.items()}
         self.cells = {
             each.name: (str(each.measure), Cells.of_column(self.grids[str(each.measure)], each, rows, layout.file))
             for each in shown
@@ -201,11 +221,44 @@ class Rows:
         for other in others_of:
             alike = all(other.codes[level].equals(codes) for level, codes in self.codes.items())
             if not alike or other.areas != first.areas:
-                raise _not_alike(layout, first.source, other.source)
+                raise not_alike(layout, first.source, other.source)
         self.count = prod(len(codes) for codes in self.codes.values())
+        of_lists = {each.name: str(each.value) for each in layout.columns if each.value in product.lists}
+        of_lists |= {shown: spec.per[0] for shown, spec in made.items() if spec.per and spec.per[0] in product.lists}
+        self.numbers = {shown: self._listed(product, name, shown) for shown, name in of_lists.items()}
         self.made = {name: self._made(name, spec) for name, spec in made.items()}
         self.inside = max(prod(grid.shape) for grid in grids.values())
         self._readers = {grid: grid.source.reader() for grid in grids.values()}
+
+    def _following(self, product: ProductSpec, measure: str, grid: Grid, home: Path) -> Grid:
+        """Return the grid of an earlier table by the codes of today; remark on those that are new, or gone."""
+        new, old = self.grids[measure].source.codes(), grid.source.codes()
+        became: dict[str, dict[str, str]] = {}
+        for level in self.by:
+            of_level = product.concordances.get(level)
+            same = {code: code for code in old[level] if code in {*new[level]}}
+            became[level] = same if of_level is None else of_level.followed(old[level], new[level])
+            begun = sorted({*new[level]} - {*became[level].values()})
+            for codes, are in ((begun, "new"), (sorted({*old[level]} - {*became[level]}), "gone")):
+                if codes:
+                    self.remarks.add(f"{level}: {are} since the earlier releases, {len(codes)} in all: {some(codes)}")
+        for level in (level for level in old if level not in self.by and new.get(level) != old[level]):
+            self.remarks.add(f"{level}: other codes are added up than in the earlier releases")
+        if all(old[level] == new[level] == [*became[level].values()] for level in self.by):
+            return grid
+        today = {level: new[level] for level in self.by}
+        table = grid.source.following(became, today, home, self.layout.file)
+        return replace(Grid.of(table, self.layout.file), since=True)
+
+    def _listed(self, product: ProductSpec, name: str, shown: str) -> Numbers:
+        """Return the public numbers that a column shows, or is made of."""
+        spec = product.lists[name]
+        level = next((level for level in spec.codes if level in self.by), None)
+        if level is None:
+            what = f"the public list {name} has no codes of {' or '.join(self.by)}"
+            raise PlanError(f"{self.layout.file}: column {shown}: {what}: name their column in lists.{name}.codes")
+        inner = None if level == self.area else self.each_row(level, self.codes[level].to_pylist()).tolist()
+        return Numbers(name, spec, level, self.count, inner)
 
     def _grids(
         self, product: ProductSpec, tables: ShownTables, needed: Mapping[str, Texts], home: Path
@@ -234,9 +287,10 @@ class Rows:
             return [each for each in shown if each is not None]
 
         above = cells([*spec.ratio, *spec.share, *spec.change], self.grids)
-        below = cells(spec.change, self._before) if spec.change else cells(spec.per, self.grids)
+        before = cells(spec.change, self._before) if spec.change else []
+        below = [self.numbers[name]] if name in self.numbers else before or cells(spec.per, self.grids)
         if spec.change:
-            for new, old in zip(above, below, strict=True):
+            for new, old in zip(above, before, strict=True):
                 if new.grid.source.own.step != old.grid.source.own.step:
                     what = f"{new.grid.source.name} has another step in the earlier releases"
                     raise PlanError(f"{file}: column {name}: {what}: a change of units is no change of totals")
@@ -251,43 +305,77 @@ class Rows:
         axes = tuple(number for number, level in enumerate(self.codes, 1) if level in spec.over)
         return Made(spec, above, below, tuple(len(codes) for codes in self.codes.values()), axes)
 
-    def texts(self, shown: ColumnSpec, names: Names) -> NDArray[Any]:
-        """Return what a column of codes shows in each of an area's rows."""
-        number = next((n for n, level in enumerate(self.codes) if level in (shown.codes or {})), None)
-        if number is None:
-            return np.full(self.count, shown.otherwise)
-        (level, codes) = list(self.codes.items())[number]
-        written_as = (shown.codes or {})[level]
-        texts = np.array([written_as.written(code, names.get(level, {})) for code in codes.to_pylist()])
-        sizes = [len(each) for each in self.codes.values()]
-        return np.tile(np.repeat(texts, prod(sizes[number + 1 :])), prod(sizes[:number]))
+    def each_row(self, level: str, of_codes: Sequence[Any]) -> NDArray[Any]:
+        """Return in each of an area's rows what its code at a level has."""
+        sizes, number = [len(each) for each in self.codes.values()], [*self.codes].index(level)
+        return np.tile(np.repeat(np.array(of_codes), prod(sizes[number + 1 :])), prod(sizes[:number]))
 
-    def listed(self) -> NDArray[np.bool_]:
-        """Return which of an area's rows a layout shows: record layouts have no code for `other`."""
-        shown = np.ones(1, dtype=bool)
-        for codes in self.codes.values():
-            shown = np.logical_and.outer(shown, [code != OTHER for code in codes.to_pylist()]).reshape(-1)
-        return shown
+    def _places(self, note: NoteSpec, areas: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which rows meet what a footnote says of levels and codes."""
+        meet = np.full((len(areas), self.count), {*note.levels} <= {*self.by})
+        for level, codes in note.codes.items():
+            if level == self.area:
+                meet &= np.isin(areas, codes)[:, None]
+            elif level in self.codes:
+                meet &= self.each_row(level, [code in codes for code in self.codes[level].to_pylist()])
+            else:
+                meet[:] = False
+        return meet
 
-    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | None]]:
+    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | Noted | None]]:
         """Return the next areas and, by column, its figures; None of an optional column without cells."""
         taken = {grid: _taken(reader, grid, areas, self.layout) for grid, reader in self._readers.items()}
         (first, codes), *others = [(grid, grid.areas_of(rows)) for grid, rows in taken.items()]
         for other, of_other in others:
             if not of_other.equals(codes):
-                raise _not_alike(self.layout, first.source, other.source)
-        known: dict[tuple[Any, ...], Figures] = {}  # a value and its flag are of the same cells
-        shown: dict[str, Figures | None] = {}
-        for name, (measure, cells) in self.cells.items():
+                raise not_alike(self.layout, first.source, other.source)
+        names, rule = codes.to_pylist(), self.layout.withhold
+        known: dict[tuple[Any, ...], Figures] = {}  # a value, its flag and its notes are of the same cells
+        for measure, cells in self.cells.values():
             key = _key(measure, cells)
             if cells is not None and key not in known:
-                rows, adds_up = taken[cells.grid], key in self.add_up
-                known[key] = cells.figures(rows, len(codes), self.layout.withhold, self.limits, adds_up=adds_up)
-            shown[name] = known.get(key)
-        for name, made in self.made.items():
-            shown[name] = made.figures(taken, len(codes), self.layout.withhold, self.limits)
+                adds_up = key in self.add_up
+                known[key] = cells.figures(taken[cells.grid], len(names), rule, self.limits, adds_up=adds_up)
+        self._end_with_totals(known)
+        shown: dict[str, Figures | None] = {name: known.get(_key(*each)) for name, each in self.cells.items()}
+        shown |= {name: made.figures(taken, names, rule, self.limits) for name, made in self.made.items()}
+        for name in self.numbers.keys() - self.made.keys():
+            shown[name] = public_figures(self.numbers[name].part(taken, names))
         self._require_sums(shown)
-        return codes, shown
+        noted = {
+            each.name: self._noted(each.notes, shown[each.name], names) for each in self.layout.columns if each.notes
+        }
+        return codes, {**shown, **noted}
+
+    def _noted(self, figure: str, shown: Figures | None, areas: Sequence[str]) -> Noted:
+        notes = np.zeros((len(areas), self.count), np.int64)
+        for bit, note in enumerate(self.footnotes):
+            notes += note.holds(figure, shown, self._places(note, areas)).astype(np.int64) << bit
+        return Noted(notes)
+
+    def _end_with_totals(self, known: dict[tuple[Any, ...], Figures]) -> None:
+        """End the ranges of what is added up where that of its total does, since nothing is below 0.
+
+        Of reconciled figures alone, whose bounds of errors are the same to both sides: each end misses with half of
+        what its range may miss, and a range's two ends with that of its total together at most half as often again.
+        """
+        for name, others in self.layout.sums.items():
+            (total, parts) = self.cells[name], [self.cells[each] for each in others]
+            cells = [each for _, each in (total, *parts) if each is not None]
+            if _key(*total) not in known or not all(each.grid.source.reconciled for each in cells):
+                continue
+            most = known[_key(*total)].upper
+            for key in {_key(*each) for each in parts} & known.keys():
+                part = known[key]
+                upper = np.where(most < part.lower, part.upper, np.minimum(part.upper, most))
+                hidden = part.withheld | ((part.shown > upper) & (self.layout.withhold is not None))
+                flags = np.where(hidden, len(self.limits) + 1, part.flag).astype(np.int8)
+                known[key] = part._replace(upper=upper, withheld=hidden, flag=flags)
+
+    def remark(self) -> None:
+        """Say of which codes public lists have no number, once all rows are read."""
+        lacking = [each for each in self.numbers.values() if each.lacking]
+        self.remarks |= {f"{of.name}: it has no number for {of.level} {some([*of.lacking])}" for of in lacking}
 
     def _require_sums(self, shown: Mapping[str, Figures | None]) -> None:
         for name, others in self.layout.sums.items():
@@ -314,103 +402,9 @@ def _taken(reader: Reader, grid: Grid, areas: int, layout: LayoutSpec) -> pa.Tab
     return rows
 
 
-def _not_alike(layout: LayoutSpec, first: ShownTable, other: ShownTable) -> PlanError:
+def not_alike(layout: LayoutSpec, first: ShownTable, other: ShownTable) -> PlanError:
+    """Return the error that two tables have not the same codes."""
     return PlanError(
         f"{layout.file}: the tables {first.name} and {other.name} have not the same codes in the same order: "
         "they cannot stand in the same rows"
     )
-
-
-def write_layout(
-    product: ProductSpec, layout: LayoutSpec, tables: ShownTables, names: Names, home: Path
-) -> list[Hashed]:
-    """Write a layout's files, text and Parquet, into the folder `home`; return them.
-
-    Raises PlanError where no folder has one of its tables, or they do not fit into its rows.
-    """
-    stacks = [Rows(product, layout, rows, tables, home) for rows in layout.rows]
-    with ExitStack() as open_files:
-        files = [layout.file, *([layout.ranges_file] if layout.ranges else [])]
-        made = [
-            open_files.enter_context(written(path, path.with_suffix(".parquet"), zipped=product.zip))
-            for path in (home / "layouts" / file for file in files)
-        ]
-        for area in dict.fromkeys(rows.area for rows in stacks):
-            for pieces in _tables(product, layout, [rows for rows in stacks if rows.area == area], names):
-                for file, piece in zip(made, pieces, strict=True):
-                    file.write(piece)
-    return [file for each in made for file in each.files]
-
-
-def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names: Names) -> Iterator[list[pa.Table]]:
-    """Yield the next rows of the layout, and those with its ranges."""
-    area = stacks[0].area
-    texts = {
-        each.name: np.concatenate([rows.texts(each, names) for rows in stacks])
-        for each in layout.columns
-        if each.codes is not None and area not in each.codes
-    }
-    count = sum(rows.count for rows in stacks)
-    listed = np.concatenate([rows.listed() for rows in stacks])
-    keys = [texts[name] for name in reversed(layout.order) if name in texts]
-    order = np.lexsort(keys) if keys else np.arange(count)
-    sorted_texts = {name: pa.array(values[order]).dictionary_encode() for name, values in texts.items()}
-    letters = pa.array([*(flag.flag for flag in product.flags), WITHHELD], pa.string())
-    step = max(1, PIECE // max(rows.inside for rows in stacks))
-    for begin in range(0, stacks[0].areas, step):
-        (areas, first), *others = [rows.read(min(step, stacks[0].areas - begin)) for rows in stacks]
-        for rows, (codes, _) in zip(stacks[1:], others, strict=True):
-            if rows.areas != stacks[0].areas or not codes.equals(areas):
-                raise _not_alike(layout, *(next(iter(each.grids.values())).source for each in (stacks[0], rows)))
-        figures = _Joined([first, *(each for _, each in others)], [rows.count for rows in stacks], order, len(areas))
-        columns: dict[str, Any] = {}
-        ranges: dict[str, Any] = {}
-        empty = np.ones(count * len(areas), bool)
-        for each in layout.columns:
-            if each.value is not None:
-                absent, hidden = figures.of(each.name, "withheld")
-                empty &= absent | hidden
-                columns[each.name] = pa.array(figures.of(each.name, "shown")[1], mask=absent | hidden)
-                for ending, end in RANGE:
-                    ends = figures.of(each.name, end)[1]
-                    unknown = absent | ~np.isfinite(ends)
-                    held = np.where(unknown, 0, ends)
-                    if each.value in product.measures:
-                        held = np.clip(held, -MOST, MOST).astype(np.int64)
-                    ranges[f"{each.name}_{ending}"] = pa.array(held, mask=unknown)
-            elif each.flag is not None:
-                absent, numbered = figures.of(each.name, "flag")
-                columns[each.name] = letters.take(pa.array(numbered, mask=absent))
-            elif each.name in texts:
-                place = np.tile(sorted_texts[each.name].indices.to_numpy(zero_copy_only=False), len(areas))
-                columns[each.name] = ranges[each.name] = sorted_texts[each.name].dictionary.take(pa.array(place))
-            else:
-                piece = (each.codes or {})[area]
-                codes = pa.array([piece.written(code, names.get(area, {})) for code in areas.to_pylist()], pa.string())
-                columns[each.name] = ranges[each.name] = codes.take(pa.array(np.repeat(np.arange(len(areas)), count)))
-        kept = np.logical_and.outer([code != OTHER for code in areas.to_pylist()], listed[order]).ravel()
-        shown = kept & ~empty if layout.leave_out_empty else kept
-        yield [
-            pa.table(columns).filter(pa.array(shown)),
-            *([pa.table(ranges).filter(pa.array(kept))] if layout.ranges else []),
-        ]
-
-
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    """Figures of all stacks of rows, of as many rows each, in the order of the layout."""
-
-    stacks: list[dict[str, Figures | None]]
-    counts: list[int]
-    order: NDArray[np.intp]
-    areas: int
-
-    def of(self, name: str, figure: str) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        """Return where a column has no cells, and a figure of its cells, 0 where it has none."""
-        shown = [stack[name] for stack in self.stacks]
-        parts = [
-            np.zeros((self.areas, count), bool) if each is None else getattr(each, figure)
-            for each, count in zip(shown, self.counts, strict=True)
-        ]
-        absent = np.repeat([each is None for each in shown], self.counts)[self.order]
-        return np.tile(absent, self.areas), np.concatenate(parts, axis=1)[:, self.order].ravel()

@@ -4,19 +4,26 @@ Names in it may hold {yy} and {year}, the product's year, and the names of its o
 for each combination of their values.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
+from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.plan_text import PRODUCT, KeyPath, read_text
-from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, broken, number_type
+from pipeline.plan.published_lists import UnreadableFile
+from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
+from pipeline.publication.product.derived_columns import (
+    ConcordanceSpec,
+    DerivedSpec,
+    NoteSpec,
+    NumbersSpec,
+    WithholdSpec,
+)
 from pipeline.storage.staging import safe_name
 
 HOME: Final = Path(__file__).resolve().parents[3] / "conf" / "products"
@@ -46,65 +53,6 @@ class MeasureSpec(Spec):
 
     meaning: Text
     unit: Text
-
-
-def _times(value: object) -> Fraction:
-    with suppress(ValueError, ZeroDivisionError):
-        if (number := Fraction(str(value))) > 0:
-            return number
-    raise broken('must be a number above 0, or a fraction such as "3/13"')
-
-
-OneOrMore = Annotated[list[Text], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
-
-
-class DerivedSpec(Spec):
-    """A figure made of measures: their `ratio` `per` others, the `share` that a row has of the total `over` the codes
-    of levels, or the `change` since earlier releases (`relative`: as a share of what it was).
-
-    Of several measures it takes the sum. It is shown `times` a factor, with so many `decimals`.
-    """
-
-    meaning: Text
-    unit: Text
-    ratio: OneOrMore = Field(default_factory=list)
-    per: OneOrMore = Field(default_factory=list)
-    share: OneOrMore = Field(default_factory=list)
-    over: OneOrMore = Field(default_factory=list)
-    change: OneOrMore = Field(default_factory=list)
-    relative: bool = False
-    times: Annotated[Fraction, PlainValidator(_times)] = Fraction(1)
-    decimals: Annotated[int, Field(ge=0, le=9)] = 1
-
-    def mistakes(self, path: KeyPath, known: Collection[str]) -> Iterator[Mistake]:
-        """Yield what does not go together."""
-        if sum(map(bool, (self.ratio, self.share, self.change))) != 1:
-            yield Mistake(path, "one of ratio, share and change is needed, and only one")
-        for of, kind in (("per", "ratio"), ("over", "share"), ("relative", "change")):
-            if getattr(self, of) and not getattr(self, kind):
-                yield Mistake((*path, of), f"goes with {kind}")
-            elif getattr(self, kind) and not getattr(self, of) and of != "relative":
-                yield missing((*path, of))
-        for name in (*self.ratio, *self.share, *self.change, *self.per):
-            if name not in known:
-                yield Mistake(path, f"{name}: must be one of {', '.join(known)}")
-
-
-class WithholdSpec(Spec):
-    """The public rule by which values are withheld: where a coefficient in percent is reached, or 0 is not excluded.
-
-    It reads published values and their errors alone. Values below 0 and those outside their own interval are withheld
-    too; values without error never are.
-    """
-
-    withhold_from: Positive = Fraction(100)
-    interval_holds_zero: bool = False
-
-    @property
-    def rule(self) -> str:
-        """The rule in words."""
-        zero = "its interval reaches down to 0" if self.interval_holds_zero else "it is negative"
-        return f"{zero}, its standard error is {float(self.withhold_from):g} % of it or more, or outside its interval"
 
 
 class BasicSpec(WithholdSpec):
@@ -166,7 +114,7 @@ class CodeSpec(Spec):
 
 
 class ColumnSpec(Spec):
-    """A column of a layout: codes by level, or a value, or the flag of its relative error.
+    """A column of a layout: codes by level, or a value, the flag of its relative error, or its footnotes.
 
     `of`: of a level that the rows do not have, the code that is shown, or several that are added up. An `optional`
     column stays empty where the tables have no such codes.
@@ -179,12 +127,13 @@ class ColumnSpec(Spec):
     value: Text | None = None
     of: dict[str, Texts] = Field(default_factory=dict)
     flag: Text | None = None
+    notes: Text | None = None
     optional: bool = False
 
     @property
     def measure(self) -> str | None:
-        """The measure of which it shows the value or the flag."""
-        return self.value or self.flag
+        """The figure of which it shows the value, the flag or the footnotes."""
+        return self.value or self.flag or self.notes
 
 
 def _flat(columns: Any) -> Any:
@@ -233,7 +182,10 @@ class ProductSpec(Spec):
     zip: bool = False
     levels: Annotated[dict[LevelName, LevelSpec], Field(min_length=1)]
     measures: Annotated[dict[LevelName, MeasureSpec], Field(min_length=1)]
+    lists: dict[LevelName, NumbersSpec] = Field(default_factory=dict)
     derived: dict[LevelName, DerivedSpec] = Field(default_factory=dict)
+    concordances: dict[LevelName, ConcordanceSpec] = Field(default_factory=dict)
+    footnotes: Annotated[list[NoteSpec], Field(max_length=60)] = Field(default_factory=list)
     basic: BasicSpec = Field(default_factory=BasicSpec)
     flags: list[FlagSpec] = Field(default_factory=list)
     tables: list[TableSpec] = Field(default_factory=list)
@@ -245,12 +197,21 @@ class ProductSpec(Spec):
         for name in (each.measure for each in columns if each.measure is not None):
             of = self.derived.get(name)
             made_of.append([name] if of is None else [*of.ratio, *of.share, *of.change, *of.per])
-        return dict.fromkeys(name for names in made_of for name in names)
+        return dict.fromkeys(name for names in made_of for name in names if name not in self.lists)
 
     @property
-    def figures(self) -> dict[str, MeasureSpec | DerivedSpec]:
-        """Measures, and what is made of them, by name."""
-        return {**self.measures, **self.derived}
+    def public_files(self) -> dict[KeyPath, NumbersSpec | ConcordanceSpec | NoteSpec]:
+        """What is read of public files, by the key that names them."""
+        return {
+            **{("lists", name, "file"): each for name, each in self.lists.items()},
+            **{("concordances", level, "file"): each for level, each in self.concordances.items()},
+            **{("footnotes", i, "codes"): each for i, each in enumerate(self.footnotes)},
+        }
+
+    @property
+    def figures(self) -> dict[str, MeasureSpec | DerivedSpec | NumbersSpec]:
+        """Measures, what is made of them, and public numbers, by name."""
+        return {**self.measures, **self.derived, **self.lists}
 
 
 def filled_in(text: str, names: Mapping[str, str]) -> str:
@@ -290,7 +251,7 @@ def file_of(named: str | Path) -> Path:
 def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     """Return the product that a file, or a name of conf/products, describes: its tables and rows one by one.
 
-    Files of names are relative to the product's. Raises PlanError with one line for each mistake.
+    Files of names and public lists are relative to the product's. Raises PlanError with one line for each mistake.
     """
     if year is not None and not 1900 <= year <= 2999:
         raise PlanError(f"{arg('year', year)}: a year such as 2023 is needed")
@@ -304,11 +265,23 @@ def load_product(named: str | Path, year: int | None = None) -> ProductSpec:
     else:
         spec.year = spec.year if year is None else year
         mistakes = list(_mistakes(spec))
-    if mistakes:
-        raise PlanError(*lines_of(mistakes, text, path))
+    lines = [] if mistakes else list(_reading(spec, path.parent, mistakes))
+    if mistakes or lines:
+        raise PlanError(*lines_of(mistakes, text, path, lines))
     if spec.year is None and any("{y" in name for name in _names(text.data)):
         raise PlanError(f"{path}: year: the names of files hold it: write year: in the file, or give {arg('year')}")
     return _expanded(spec, path.parent)
+
+
+def _reading(spec: ProductSpec, folder: Path, mistakes: list[Mistake]) -> Iterator[tuple[KeyPath, str]]:
+    """Read all public lists; yield lines on what is wrong in them, and add files that cannot be read to `mistakes`."""
+    for path, each in spec.public_files.items():
+        try:
+            each.read(folder)
+        except UnreadableFile as error:
+            mistakes.append(Mistake(path, str(error)))
+        except PlanError as error:
+            yield from ((path, line) for line in error.lines)
 
 
 def _fill_values(data: dict[str, Any]) -> None:
@@ -369,10 +342,19 @@ def _name_mistakes(spec: ProductSpec) -> Iterator[Mistake]:
         if measure in spec.levels or measure.endswith(COLUMNS):
             rule = f"must be no level's name, and end with none of {', '.join(COLUMNS)}: columns have these names"
             yield Mistake(("measures", measure), rule)
+    for kind, names in (("derived", spec.derived), ("lists", spec.lists)):
+        for name in names:
+            if name in spec.measures or name in spec.levels or (kind == "lists" and name in spec.derived):
+                yield Mistake((kind, name), "a measure or a level has this name")
     for name, figure in spec.derived.items():
-        if name in spec.measures or name in spec.levels:
-            yield Mistake(("derived", name), "a measure or a level has this name")
-        yield from figure.mistakes(("derived", name), spec.measures)
+        yield from figure.mistakes(("derived", name), spec.measures, spec.lists)
+    of_levels = {("lists", name, "codes"): each.codes for name, each in spec.lists.items()}
+    for path, levels in ({("concordances",): spec.concordances} | of_levels).items():
+        yield from (Mistake((*path, level), "is no level") for level in levels if level not in spec.levels)
+    for i, note in enumerate(spec.footnotes):
+        yield from note.mistakes(("footnotes", i), spec.levels, spec.figures)
+        if note.note in {each.note for each in spec.footnotes[:i]}:
+            yield Mistake(("footnotes", i, "note"), "another footnote has this name")
 
 
 def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> Iterator[Mistake]:
@@ -380,29 +362,35 @@ def _layout_mistakes(layout: LayoutSpec, path: KeyPath, spec: ProductSpec) -> It
         yield Mistake((*path, "file"), "must be a name that ends with .txt or .csv")
     names: set[str] = set()
     for j, column in enumerate(layout.columns):
-        key: KeyPath = (*path, "columns", j)
         if column.name in names:
-            yield Mistake((*key, "name"), "another column has this name")
+            yield Mistake((*path, "columns", j, "name"), "another column has this name")
         names.add(column.name)
-        if sum(each is not None for each in (column.codes, column.value, column.flag)) != 1:
-            yield Mistake(key, "one of codes, value and flag is needed, and only one")
-            continue
-        if column.flag is not None and not spec.flags:
-            yield Mistake((*key, "flag"), "the product has no flags")
-        if column.measure is not None and column.measure not in (*spec.measures, *spec.derived):
-            yield Mistake(key, f"must show one of {', '.join((*spec.measures, *spec.derived))}")
-            continue
-        if column.of and column.measure in spec.derived:
-            yield Mistake((*key, "of"), f"goes with a measure: {column.measure} is of all codes of its row")
-        for k, rows in enumerate(layout.rows):
-            for measure in spec.read_by([column]):
-                if measure not in rows.values:
-                    yield Mistake((*path, "rows", k, "values"), f"lacks {measure}, which column {column.name} shows")
-            yield from (
-                Mistake((*key, "of", level), "must not be a level of the rows")
-                for level in column.of
-                if level in rows.by
-            )
+        yield from _column_mistakes(column, layout, (*path, "columns", j), spec)
+    if all(column.codes is not None or column.value in spec.lists for column in layout.columns):
+        yield Mistake((*path, "columns"), "must show a measure, whose table tells the rows")
     for j, name in enumerate(layout.order):
         if name not in {column.name for column in layout.columns if column.codes is not None}:
             yield Mistake((*path, "order", j), "must be a column of codes")
+
+
+def _column_mistakes(column: ColumnSpec, layout: LayoutSpec, key: KeyPath, spec: ProductSpec) -> Iterator[Mistake]:
+    if sum(each is not None for each in (column.codes, column.value, column.flag, column.notes)) != 1:
+        yield Mistake(key, "one of codes, value, flag and notes is needed, and only one")
+        return
+    for kind, shown, there in (("flag", column.flag, spec.flags), ("notes", column.notes, spec.footnotes)):
+        if shown is not None and not there:
+            yield Mistake((*key, kind), f"the product has no {'flags' if kind == 'flag' else 'footnotes'}")
+        elif shown in spec.lists:
+            yield Mistake((*key, kind), f"{shown} is a public list, whose numbers have no error")
+    if column.measure is not None and column.measure not in spec.figures:
+        yield Mistake(key, f"must show one of {', '.join(spec.figures)}")
+        return
+    if column.of and column.measure not in (None, *spec.measures):
+        yield Mistake((*key, "of"), f"goes with a measure: {column.measure} is of all codes of its row")
+    for k, rows in enumerate(layout.rows):
+        for measure in spec.read_by([column]):
+            if measure not in rows.values:
+                yield Mistake((*key[:-2], "rows", k, "values"), f"lacks {measure}, which column {column.name} shows")
+        yield from (
+            Mistake((*key, "of", level), "must not be a level of the rows") for level in column.of if level in rows.by
+        )

@@ -4,7 +4,7 @@ import csv
 import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,8 @@ class ShownTable:
     """A table that a product shows: `released`, or with `estimates` in front, which may also stand alone.
 
     `group`: the number of the tables that its estimates add up with. `expected`: whether errors of estimates hold at
-    expected totals alone. `kept`: its cells in the order of other `levels`. `adds_up`: whether sums of them are totals.
+    expected totals alone. `kept`: its cells in the order of other `levels`, or of other codes, each of which is the sum
+    of at most `merged` cells. `adds_up`: whether sums of its cells are totals.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ShownTable:
     expected: bool = False
     kept: "Kept | None" = None
     adds_up: bool = True
+    merged: int = 1
 
     @property
     def own(self) -> Source:
@@ -69,7 +71,7 @@ class ShownTable:
     @property
     def rows(self) -> int:
         """Its number of cells."""
-        return self.own.rows
+        return self.own.rows if self.kept is None else prod(map(len, self.kept.codes.values()))
 
     @property
     def reconciled(self) -> bool:
@@ -130,19 +132,62 @@ class ShownTable:
 
         Raises PlanError, which names the product's `file`, where they are not all combinations of codes.
         """
-        if tuple(levels) == self.levels:
-            return self
+        return self if tuple(levels) == self.levels else replace(self, kept=self._cubes(levels, home, file))
+
+    def codes(self) -> dict[str, list[str]]:
+        """Return the codes of each of its levels, in the order of its rows."""
+        if self.kept is not None:
+            return {level: codes.to_pylist() for level, codes in self.kept.codes.items()}
         codes: dict[str, dict[str, None]] = {level: {} for level in self.levels}
         for piece in self.own.pieces(()):
             for level, known in codes.items():
                 known.update(dict.fromkeys(column(piece, level).dictionary.to_pylist()))
-        lists = {level: pa.array(list(known), pa.string()) for level, known in codes.items()}
-        shape = [len(known) for known in codes.values()]
+        return {level: list(known) for level, known in codes.items()}
+
+    def following(
+        self, became: Mapping[str, Mapping[str, str]], codes: Mapping[str, Sequence[str]], home: Path, file: str
+    ) -> "ShownTable":
+        """Return the table of later `codes`, by level: the sums of those that `became` them, NaN where none did.
+
+        Errors of sums are those of layouts; PlanError where they are not known.
+        """
+        kept, places = self.kept or self._cubes(self.levels, home, file), []
+        lists = {level: codes.get(level, own.to_pylist()) for level, own in kept.codes.items()}
+        for level, own in kept.codes.items():
+            numbers_of = {code: number for number, code in enumerate(lists[level])}
+            names = (became[level].get(code, "") if level in became else code for code in own.to_pylist())
+            places.append(np.array([numbers_of.get(name, -1) for name in names]))
+        axes, shape = np.meshgrid(*places, indexing="ij"), tuple(map(len, lists.values()))
+        inside = np.min(axes, axis=0) >= 0
+        cells = np.ravel_multi_index([axis[inside] for axis in axes], shape)
+        count = np.bincount(cells, minlength=prod(shape))
+        if count.max() > 1 and not (self.additive and self.adds_up):
+            why = "noise is not additive" if self.adds_up else "cells each count an owner"
+            raise PlanError(f"{file}: a concordance adds up codes of the table {self.name}, whose {why}")
+
+        def total(name: str, power: int = 1) -> Any:
+            sums = np.bincount(cells, kept.figures[name][inside].astype(np.float64) ** power, prod(shape))
+            return np.where(count > 0, sums, np.nan)
+
+        sums, own = {name: total(name) for name in self.figures}, count == 1
+        if RELEASED[1] in sums:
+            sums[RELEASED[1]] = np.where(own, sums[RELEASED[1]], np.sqrt(total(RELEASED[1], 2)))
+        error = sums[ERROR] if self.reconciled else np.sqrt(total(ERROR, 2))
+        sums[ERROR] = np.where(own, sums[ERROR], np.minimum(error, sums.get(RELEASED[1], np.inf)))
+        for name, side in ((LOWER, -1), (UPPER, 1)):
+            sums[name] = np.where(own, sums[name], sums[VALUE] + side * self.reach * sums[ERROR])
+        cubes = {name: each.reshape(shape) for name, each in sums.items()}
+        kept = Kept({level: pa.array(each, pa.string()) for level, each in lists.items()}, cubes)
+        return replace(self, kept=kept, merged=int(count.max()))
+
+    def _cubes(self, levels: Sequence[str], home: Path, file: str) -> "Kept":
+        lists = {level: pa.array(known, pa.string()) for level, known in self.codes().items()}
+        shape = [len(known) for known in lists.values()]
         kept: dict[str, Any] = {}
         row = 0
         for piece in self.pieces():
             rows = slice(row, row := row + len(piece))
-            places = [equal_codes(column(piece, level), lists[level]) for level in codes]
+            places = [equal_codes(column(piece, level), codes) for level, codes in lists.items()]
             expected = np.arange(rows.start, rows.stop)
             if row > prod(shape) or not (np.ravel_multi_index(places, shape) == expected).all():
                 break
@@ -156,7 +201,7 @@ class ShownTable:
             if row == prod(shape):
                 axes = [self.levels.index(level) for level in levels]
                 cubes = {name: figures.reshape(shape).transpose(axes) for name, figures in kept.items()}
-                return replace(self, kept=Kept({level: lists[level] for level in levels}, cubes))
+                return Kept({level: lists[level] for level in levels}, cubes)
         raise PlanError(
             f"{file}: the table {self.name} is a list of cells with the keys {', '.join(self.levels)}: the order "
             f"{', '.join(levels)} needs all combinations of codes"
@@ -210,7 +255,7 @@ class Grid:
             rows *= 4
         last = int(np.argmax(places != places[:1])) if len(places) else 0
         first = keys.slice(0, last or len(places))
-        grid = cls(source, {level: _distinct(first, level) for level in levels})
+        grid = cls(source, {level: column(first, level).cast(pa.string()).unique() for level in levels})
         if not prod(grid.shape) or source.rows % prod(grid.shape) or not grid.fits(first, 1):
             raise grid.refused(file)
         return grid
@@ -251,16 +296,13 @@ class Grid:
         )
 
 
-def _distinct(rows: pa.Table, level: str) -> pa.Array:
-    return column(rows, level).cast(pa.string()).unique()
-
-
 @dataclass(frozen=True, eq=False)
 class ShownTables:
     """All tables of the folders that a product is made of, by name.
 
     `releases` and `reconciled`: what the product's manifest says of them; `lists`: names of codes, by level, as the
-    folders have them; `not_reconciled`: by table, why it has no estimates; `derived`: tables that were not measured.
+    folders have them; `not_reconciled`: by table, why it has no estimates; `derived`: tables that were not measured;
+    `remarks`: what readers must know of codes, as files are made.
     """
 
     tables: Mapping[str, ShownTable]
@@ -270,6 +312,7 @@ class ShownTables:
     not_reconciled: Mapping[str, str]
     derived: frozenset[str]
     since: "ShownTables | None" = None
+    remarks: set[str] = field(default_factory=set)
 
     def after(self, earlier: "ShownTables") -> "ShownTables":
         """Return the same with the tables of earlier releases, for changes; PlanError where an attempt is in both."""

@@ -7,43 +7,50 @@ import csv
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
+from pipeline.plan.plan_text import public_file
 from pipeline.publication import release_folder
-from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.manifest import PRODUCT, Manifest, manifest_file, write_manifest
 from pipeline.publication.product import product_spec
-from pipeline.publication.product.derived_columns import withheld
-from pipeline.publication.product.product_layouts import RANGE, Names, write_layout
-from pipeline.publication.product.product_spec import LayoutSpec, ProductSpec, TableSpec, WithholdSpec
-from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
-from pipeline.publication.release_folder import column
+from pipeline.publication.product.derived_columns import WithholdSpec
+from pipeline.publication.product.product_files import BASIC, RANGE, RESEARCH, write_layout, write_table
+from pipeline.publication.product.product_layouts import Names
+from pipeline.publication.product.product_spec import LayoutSpec, ProductSpec
+from pipeline.publication.product.product_tables import ShownTables
 from pipeline.storage.location import Location
-from pipeline.storage.paths import LARGEST_TEXT, filled, read_input
-from udfs.numbers.arrays import Floats
+from pipeline.storage.paths import LARGEST_LIST, filled, read_input
 
 if TYPE_CHECKING:
     from pipeline.publication.signing import PublicKey, SigningKey
 
 DERIVED = (
+    "## Ratios, shares and changes",
+    "",
     "Ratios, shares and changes are made of the figures before they are rounded. Their ranges hold the true one as "
     "often as the releases' intervals hold theirs; where noise grows with the total, a range is that of all quotients "
     "of two intervals, and misses at most as often as both together. Without a range, or where a figure that it is "
-    "made of is withheld, none is shown."
+    "made of is withheld, none is shown. What is made of a public list has its error from the figure alone.",
+    "",
+)
+RANGES = (
+    "Files of ranges have the interval of every value of the layout, also of those withheld; of totals in whole "
+    "numbers the whole numbers in it."
+)
+PARTS = (
+    "Where figures are the parts of one beside them, such as sizes, their ranges end where that one's does; such a "
+    "range misses at most half as often again."
 )
 HEADER = ("file", "column", "type", "unit", "meaning")
 THREADS = 4  # at most: each holds a few pieces in memory
@@ -92,22 +99,31 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
         made = [file.facts(home) for files in counted("writing tables", _all(tasks), len(tasks)) for file in files]
         dictionary = list(_dictionary(product, home))
         for name, text in (
-            ("README.md", _readme(product, tables, absent)),
+            ("README.md", _readme(product, tables, absent, home)),
             ("dictionary.csv", _as_csv(dictionary)),
             ("dictionary.md", _as_markdown(product, dictionary)),
         ):
             (home / name).write_bytes(text.encode())
             made.append(manifest_file(text.encode(), name))
+        folder = product_spec.file_of(named).parent
+        public = {each.file for of in (product.lists, product.concordances) for each in of.values()}
+        lists = {file: _digest(public_file(folder, file)) for file in sorted(public)}
         manifest = {
             "product": product.product,
             "title": product.title,
             "year": product.year,
-            "product_sha256": hashlib.sha256(read_input(product_spec.file_of(named), LARGEST_TEXT)).hexdigest(),
+            "product_sha256": _digest(product_spec.file_of(named)),
             "options": {
                 "basic": {"round": int(product.basic.round)} | _rule_facts(product.basic),
                 "layouts": {each.file: each.withhold and _rule_facts(each.withhold) for each in product.layouts},
                 "flags": [{"flag": each.flag, "under": each.under and float(each.under)} for each in product.flags],
+                **(
+                    {"footnotes": [{"note": x.note, "where": x.rule} for x in product.footnotes]}
+                    if product.footnotes
+                    else {}
+                ),
             },
+            **({"lists": lists} if lists else {}),
             "releases": tables.releases,
             **({} if tables.since is None else {"since": tables.since.releases}),
             **({} if tables.reconciled is None else {"reconciled": tables.reconciled}),
@@ -117,6 +133,10 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
         }
         write_manifest(home, PRODUCT.name, manifest, signing)
     return manifest
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(read_input(file, LARGEST_LIST)).hexdigest()
 
 
 def _has(tables: ShownTables, layout: LayoutSpec) -> bool:
@@ -174,8 +194,8 @@ def _dictionary(product: ProductSpec, home: Path) -> Iterator[tuple[str, ...]]:
             ranges = _label(product, layout.ranges_file)
             if each.codes is not None:
                 yield ranges, each.name, "text", "", each.meaning
-            for ending, end in RANGE if each.value else ():
-                bounds = f"{each.meaning}: {end} end of its range, rounded outwards; empty where nothing bounds it"
+            for ending, end in RANGE if each.value and each.value not in product.lists else ():
+                bounds = f"{each.meaning}: {end} end of its range; empty where nothing bounds it"
                 kind = "number" if each.value in product.derived else "whole number"
                 yield ranges, f"{each.name}_{ending}", kind, product.figures[str(each.value)].unit, bounds
 
@@ -230,8 +250,7 @@ def _as_csv(rows: list[tuple[str, ...]]) -> str:
 
 
 def _as_markdown(product: ProductSpec, rows: list[tuple[str, ...]]) -> str:
-    lines = [f"# {product.title}: data dictionary", ""]
-    lines += _flags(product)
+    lines = [f"# {product.title}: data dictionary", "", *_flags(product), *_footnotes(product)]
     for file, columns in groupby(rows, lambda row: row[0]):
         about = next((each.about for each in product.layouts if file == _label(product, each.file)), "")
         lines += [f"## {file}", "", *([about, ""] if about else [])]
@@ -245,7 +264,9 @@ def _flags(product: ProductSpec) -> list[str]:
         return []
     rules = sorted({each.withhold.rule for each in product.layouts if each.withhold})
     return [
-        "Flags of relative error (the standard error in per cent of the value):",
+        "## Flags",
+        "",
+        "Of relative error, the standard error in per cent of the value:",
         "",
         *(f"- {flag.flag}: {flag.meaning}" for flag in product.flags),
         *(f"- {product_spec.WITHHELD}: the value is withheld: {rule}" for rule in rules),
@@ -253,7 +274,35 @@ def _flags(product: ProductSpec) -> list[str]:
     ]
 
 
-def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) -> str:
+def _footnotes(product: ProductSpec) -> list[str]:
+    shown = {each.notes for layout in product.layouts for each in layout.columns} - {None}
+    if not shown:
+        return []
+    notes = [(note, ", ".join(note.of) or "all with a column of notes") for note in product.footnotes]
+    return [
+        "## Footnotes",
+        "",
+        "| note | text | figures | where |",
+        "|---|---|---|---|",
+        *(f"| {note.note} | {note.text} | {of} | {note.rule} |" for note, of in notes),
+        "",
+    ]
+
+
+def _lists(product: ProductSpec, tables: ShownTables) -> list[str]:
+    """Return which public lists figures are made of, and what is to be known of codes."""
+    of = (f"- {each.meaning} ({each.unit}): {Path(each.file).name}, {each.number}" for each in product.lists.values())
+    follow = (
+        f"- {level}: {Path(each.file).name} says which codes follow earlier ones; their totals are added up"
+        for level, each in product.concordances.items()
+    )
+    lines = [*of, *(follow if tables.since else ())]
+    lines = ["## Public lists", "", *lines, ""] if lines else []
+    remarks = (f"- {each}" for each in sorted(tables.remarks))
+    return lines + (["## Codes without a figure", "", *remarks, ""] if tables.remarks else [])
+
+
+def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str], home: Path) -> str:
     """Return what readers must know first: whose figures these are, what is withheld and why, and where ranges are."""
     figures = "reconciled figures, which add up over all tables" if tables.reconciled else "figures as released"
     of = ", ".join(f"{each['release']} (attempt {each['attempt']})" for each in tables.releases)
@@ -262,13 +311,17 @@ def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) ->
     if product.zip:
         lines += ["Each .zip holds one text file.", ""]
     if product.layouts:
-        lines += ["| file | what | withheld | rows in which nothing is shown | ranges |", "|---|---|---|---|---|"]
+        lines += [
+            "| file | what | rows | withheld | rows in which nothing is shown | ranges |",
+            "|---|---|---:|---|---|---|",
+        ]
     for each in product.layouts:
         name = _label(product, each.file).partition(",")[0]
         ranges = _label(product, each.ranges_file).partition(",")[0] if each.ranges else "none"
         rule = each.withhold.rule if each.withhold else "nothing"
-        rows = "left out" if each.leave_out_empty else "kept"
-        lines.append(f"| {name} | {each.about} | {rule} | {rows} | {ranges} |")
+        empty = "left out" if each.leave_out_empty else "kept"
+        rows = pq.read_metadata((home / "layouts" / each.file).with_suffix(".parquet")).num_rows
+        lines.append(f"| {name} | {each.about} | {rows:,} | {rule} | {empty} | {ranges} |")
     lines += [""] * bool(product.layouts)
     if any(each.withhold for each in product.layouts) or product.tables:
         lines += [
@@ -282,121 +335,12 @@ def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str]) ->
         ]
         lines += [f"Basic tables: {product.basic.rule}.", ""] if product.tables else []
         if any(each.ranges for each in product.layouts):
-            lines += ["Files of ranges have the interval of every value of the layout, also of those withheld.", ""]
+            lines += [RANGES, ""]
+            lines += [PARTS, ""] if tables.reconciled and any(each.sums for each in product.layouts) else []
         if product.tables:
             lines += ["Research tables withhold nothing: every figure stands there with its variance.", ""]
-    lines += (
-        [DERIVED, ""] if any(each.measure in product.derived for of in product.layouts for each in of.columns) else []
-    )
-    lines += _flags(product)
+    if any(each.measure in product.derived for of in product.layouts for each in of.columns):
+        lines += DERIVED
+    lines += [*_lists(product, tables), *_flags(product), *_footnotes(product)]
     lines += [f"Left out, since no folder has their tables: {', '.join(absent)}.", ""] if absent else []
     return "\n".join(lines)
-
-
-# Research and Basic tables: tables with the same cells, side by side.
-#
-# Research: every value as it was released, and its variance; where there is an estimate, both of it before. Basic:
-# names of codes, rounded values (of estimates the whole numbers that add up), standard deviations and coefficients of
-# variation; a value is withheld by the product's rule.
-
-RESEARCH, BASIC = "research", "basic"
-DIGITS = 4  # of a standard deviation in a Basic table
-
-
-def write_table(product: ProductSpec, table: TableSpec, tables: ShownTables, names: Names, home: Path) -> list[Hashed]:
-    """Write a table's Research and Basic files into the folder `home`; return them.
-
-    Raises PlanError where no folder has one of its tables, or they have not the same cells.
-    """
-    of_measure = tables.needed(table.values, table.name, all_reconciled=product.reconciled)
-    first = next(iter(of_measure.values()))
-    levels = table.by or first.levels
-    for level in first.levels:
-        if level not in product.levels:
-            raise PlanError(f"{table.name}: levels.{level}: say what it is: the table {first.name} has it")
-    for each in of_measure.values():
-        if sorted(each.levels) != sorted(first.levels) or each.rows != first.rows:
-            raise _differ(table, first, each)
-    if sorted(levels) != sorted(first.levels):
-        raise PlanError(f"{table.name}: by: must be the keys of the table {first.name}, {', '.join(first.levels)}")
-    turned = {measure: each.turned(levels, home, table.name) for measure, each in of_measure.items()}
-    formats = (".parquet", ".csv") if product.csv else (".parquet",)
-    with ExitStack() as open_files:
-        made = {
-            kind: open_files.enter_context(
-                written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip)
-            )
-            for kind in (RESEARCH, BASIC)
-        }
-        for pieces in _side_by_side(table, turned):
-            keys = next(iter(pieces.values()))
-            made[RESEARCH].write(_research(keys, levels, pieces))
-            made[BASIC].write(_basic(keys, levels, pieces, names, product))
-    return [file for each in made.values() for file in each.files]
-
-
-def _side_by_side(table: TableSpec, tables: Mapping[str, ShownTable]) -> Iterator[dict[str, pa.Table]]:
-    readers = {measure: source.reader() for measure, source in tables.items()}
-    (first, of_first), *others = tables.items()
-    done = False
-    while not done:
-        pieces = {measure: reader.take(PIECE) for measure, reader in readers.items()}
-        for measure, other in others:
-            if not release_folder.same_keys(pieces[first], pieces[measure], of_first.levels):
-                raise _differ(table, of_first, other)
-        done = len(pieces[first]) < PIECE
-        yield pieces
-
-
-def _differ(table: TableSpec, first: ShownTable, other: ShownTable) -> PlanError:
-    return PlanError(
-        f"{table.name}: the tables {first.name} and {other.name} have not the same cells in the same order: "
-        "they cannot stand side by side; give them tables of their own"
-    )
-
-
-def _research(keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table]) -> pa.Table:
-    columns: dict[str, Any] = {level: column(keys, level).cast(pa.string()) for level in levels}
-    for measure, piece in pieces.items():
-        columns[measure] = column(piece, release_folder.VALUE)
-        columns[f"{measure}_variance"] = release_folder.numbers(piece, release_folder.ERROR) ** 2
-        if RELEASED[0] in piece.column_names:
-            columns[f"{measure}_published"] = column(piece, RELEASED[0])
-            columns[f"{measure}_published_variance"] = release_folder.numbers(piece, RELEASED[1]) ** 2
-    return pa.table(columns)
-
-
-def _basic(
-    keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table], names: Names, product: ProductSpec
-) -> pa.Table:
-    columns: dict[str, Any] = {}
-    for level in levels:
-        coded = column(keys, level)
-        columns[level] = coded.cast(pa.string())
-        if names.get(level):
-            columns[f"{level}_name"] = release_folder.text_of(coded, names[level])
-    for measure, piece in pieces.items():
-        values, errors = (
-            release_folder.numbers(piece, release_folder.VALUE),
-            release_folder.numbers(piece, release_folder.ERROR),
-        )
-        lower, upper = release_folder.numbers(piece, LOWER), release_folder.numbers(piece, UPPER)
-        figures = release_folder.numbers(
-            piece, release_folder.DISPLAY if release_folder.DISPLAY in piece.column_names else release_folder.VALUE
-        )
-        hidden = (
-            withheld(product.basic, values, errors, lower) | (figures < np.floor(lower)) | (figures > np.ceil(upper))
-        )
-        columns[measure] = pa.array(release_folder.rounded_to(figures, int(product.basic.round)), mask=hidden)
-        columns[f"{measure}_sd"] = _short(errors)
-        columns[f"{measure}_cv"] = pa.array(np.round(release_folder.coefficient(values, errors), 1), mask=hidden)
-        columns[f"{measure}_flag"] = pa.array([product_spec.WITHHELD, ""]).take(pa.array((~hidden).astype(np.int8)))
-    return pa.table(columns)
-
-
-def _short(errors: Floats) -> Floats:
-    """Return standard errors in DIGITS digits; infinite ones and 0 as they are."""
-    usual = np.isfinite(errors) & (errors > 0)
-    places = DIGITS - 1 - np.floor(np.log10(np.where(usual, errors, 1.0)))
-    up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    return np.where(usual, np.rint(errors * up / down) / up * down, errors)
