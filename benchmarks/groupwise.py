@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from pipeline.base.plots import family_styles
 from tests.support.groupwise_analysis import GroupwiseDirect, infinite_from
 from udfs.mechanisms.base import Mechanism
-from udfs.mechanisms.catalogue import KIND, GroupwiseLog, build
+from udfs.mechanisms.catalogue import DIRECT, GroupwiseLog, build
 from udfs.numbers.exact import exact, up_text
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -74,7 +74,7 @@ def _direct() -> Contender:
         return direct.loss_up_to(ORDER, x - 1)
 
     name = f"groupwise_direct, r {float(direct.r):g}: no guarantee, up to order {ORDER:g} only"
-    return Contender(name, lambda x: share * x, loss, {"kind": KIND})
+    return Contender(name, lambda x: share * x, loss, {"kind": DIRECT})
 
 
 def _contender(spec: dict[str, str], least: int) -> Contender:
