@@ -46,7 +46,7 @@ from pipeline.plan.total_policy import policy_of
 from pipeline.planning.explain.verdict import beside_reconciled, derived_error, finite, named_part, standings
 from pipeline.planning.study.equal_publication import SizedCells, SizedTask, publication
 from pipeline.release.input_records import records_of
-from pipeline.release.steps import Job
+from pipeline.release.request import Job
 from pipeline.release.steps import run as release
 from pipeline.storage.local import LocalPath
 from pipeline.storage.staging import scratch

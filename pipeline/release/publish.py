@@ -1,27 +1,33 @@
-"""Publishing: the chosen attempt is copied to its output, and one atomic step, the manifest, makes it public.
+"""Staging and publishing: the tables are drawn into private staging; the chosen attempt is copied to its output, and
+one atomic step, the manifest, makes it public.
 
 The front page of its public site follows. Withdrawing takes all back: notes take the places of manifest and front page,
 and the files are removed.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
+from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import StateError, arg, file_errors
-from pipeline.base.log import counted
+from pipeline.base.log import Log, counted
+from pipeline.engines.protocol import Totals
+from pipeline.engines.writers import FORMATS, PARQUET, ranges, sweep
 from pipeline.ledger.fold import ReleaseState
-from pipeline.plan.model import UnitNames, owner_of
-from pipeline.publication.description import METADATA, SITE
+from pipeline.plan.model import Plan, UnitNames, owner_of
+from pipeline.plan.total_policy import classes_decide
+from pipeline.publication.description import METADATA, SITE, Description
 from pipeline.publication.manifest import NOTE, named_signer
-from pipeline.publication.policy_document import CLASSES, guarantee
-from pipeline.publication.site.site_files import FRONT
+from pipeline.publication.policy_document import CLASSES, guarantee, of_owners
+from pipeline.publication.site.site_files import FRONT, stage_public
 from pipeline.publication.site.site_pages import published_page, withdrawn_page
 from pipeline.storage.location import FileDigest, Location
 from pipeline.storage.paths import CONFIDENTIAL_MARKS, PUBLIC_MARKS, require_not_in
 from pipeline.storage.staging import MANIFEST, SIGNATURE, AttemptContents, Staging, safe_name, together
+from udfs.noise.keystream import SecretKey
 
 if TYPE_CHECKING:
     from pipeline.publication.signing import SigningKey
@@ -47,6 +53,45 @@ def require_publishable(out: Location, release: str, staging_root: Location, att
         raise StateError(
             f"{folder / unknown} is there already and not by this ledger: give another {arg('out')} or release name"
         )
+
+
+def stage(  # noqa: PLR0913 — a plan, what is drawn of it with which key, and who is asked and told
+    plan: Plan,
+    test: LeftOutTest,
+    totals: Totals,
+    staging: Staging,
+    formats: Collection[str],
+    *,
+    key: SecretKey,
+    live: Callable[[], object],
+    log: Log,
+) -> tuple[dict[str, Any], set[str]]:
+    """Draw the tables under a fresh key, and write all files; return facts of the attempt, and the path of every file.
+
+    `live` raises StateError, before the next file, where another run destroyed the draw while this one stood still.
+    """
+    with log.stage("stage", "describing the tables"):
+        about = Description(plan, test)
+        notes = {query.name: about.notes(query.name) for query in plan.queries}
+    tables: list[dict[str, Any]] = []
+    files: set[str] = set()
+    for number, query in enumerate(plan.queries):
+        with log.stage("stage", f"drawing {query.name}"):
+            live()
+            folder = staging.table_folder(query.name)
+            totals.stage(number, folder, key, notes[query.name])
+            live()
+            rows = plan.domain.query_cells(query.by, query.where).size
+            sweep(folder, {name for name, _, _ in ranges(rows)})
+            for name in formats:
+                FORMATS[name].convert(staging.path / "tables", query.name)
+        tables.append({"query": query.name, "rows": rows})
+        for name in (PARQUET.name, *formats):
+            files |= {f"tables/{file}" for file in FORMATS[name].files(query.name, rows)}
+    stated: dict[str, Any] = {"tables": tables} | ({"classes": True} if classes_decide(plan) else {})
+    stated |= {"owners": owners} if (owners := of_owners(plan)) else {}
+    with log.stage("stage", "making the public site"):
+        return stated, files | stage_public(about, staging, (PARQUET.name, *formats), live)
 
 
 def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, Any]:

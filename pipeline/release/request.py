@@ -1,30 +1,37 @@
-"""What is asked of a release before any record is read: the request, what it reserves, and where it may lie."""
+"""What is asked of a release, what it reserves, where it may lie, its test of records left out, and what came of it."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
-from pipeline.accounting.accountant import SHARE
+from pipeline.accounting.accountant import SHARE, LeftOutTest
 from pipeline.base.canonical import code_digest
-from pipeline.base.errors import StateError, arg
+from pipeline.base.errors import MicrodataError, PrdpError, StateError, arg
+from pipeline.base.log import Log
+from pipeline.engines.protocol import Engine, Totals
 from pipeline.engines.writers import FORMATS
-from pipeline.ledger.fold import PUBLIC, ReleaseState
+from pipeline.ledger.entries import FINGERPRINTS
+from pipeline.ledger.fold import PUBLIC, ReleaseState, Tested
+from pipeline.ledger.microdata_rules import same_files
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger
 from pipeline.microdata.source import Identity
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_losses import loss_found
-from pipeline.plan.structure import MOST_CELLS, require_size
+from pipeline.plan.structure import MOST_CELLS, require_size, warnings
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.manifest import Manifest
-from pipeline.release.attempts import name_of_root, require_own
-from pipeline.release.pinned import Microdata, identity, require_own_files, source_of
+from pipeline.publication.signing import SigningKey
+from pipeline.publication.site.site_files import FRONT, staged_page
+from pipeline.release.attempts import attempt_of, name_of_root, require_own
+from pipeline.release.pinned import Microdata, Pinned, identity, pinned, require_own_files, source_of
 from pipeline.release.publish import require_publishable
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
+from udfs.noise.keystream import SecretKey
 
 TO_DRAW = ("reserved", "drawn")  # statuses in which a run stages tables, or destroys what is staged incomplete
 
@@ -47,6 +54,18 @@ class Request:
     def staging_root(self) -> Location:
         """Where this run stages what it draws."""
         return self.staging or LocalPath(self.ledger.staging_root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(Request):
+    """One run of a release: the request, and with what it is made; `formats`: beside Parquet; `signing`: signs it."""
+
+    engine: Engine
+    formats: Collection[str] = ()
+    signing: SigningKey | None = None
+    new_key: Callable[[], SecretKey] = SecretKey.fresh
+    new_test_key: Callable[[], SecretKey] = SecretKey.fresh
+    log: Log = field(default_factory=Log)
 
 
 def reservation_of(request: Request) -> Reservation:
@@ -101,6 +120,90 @@ def check(request: Request) -> ReleaseState | None:
     return request.ledger.check(reservation_of(request), request.registered_only)
 
 
+def reserve(job: Job) -> ReleaseState:
+    """Reserve the release; anew where another build of prdp reserved it, whose policies may differ, or other files."""
+    wanted = reservation_of(job)
+    state = job.ledger.reserve(wanted, job.registered_only)
+    same = same_files(state.reservation.get(FINGERPRINTS), wanted.fingerprints)
+    if state.status == "reserved" and state.draws == 0 and (by_another_build(state) or not same):
+        job.ledger.abort(state.release)
+        state = job.ledger.reserve(replace(wanted, hold=job.hold or state.hold), job.registered_only)
+    return state
+
+
+def by_another_build(state: ReleaseState) -> bool:
+    """Whether the release is reserved by another build of prdp; older ones reserved no test."""
+    return state.reservation["code"] != code_digest() or state.test is None
+
+
+def warn(job: Job) -> None:
+    """Log a warning for each mechanism whose stated errors are not those of the released values."""
+    for warning in (text for query in job.plan.queries for text in warnings(query)):
+        job.log.warning(warning)
+
+
+def warn_of_a_mark(job: Job, state: ReleaseState) -> None:
+    """Log a warning where the dataset's first release is of microdata that carry the mark of synthetic ones."""
+    if not state.reservation.get("synthetic"):
+        return
+    others = (other for other in job.ledger.states() if other.release != state.release)
+    if not any(other.dataset == state.dataset and other.counts for other in others):
+        job.log.warning(
+            f"dataset {state.dataset}: its microdata carry the mark of prdp generate; where they are not synthetic, a "
+            "copied schema carried it along: write the files without it"
+        )
+
+
+# The test of records left out.
+
+
+def require_no_refusal(job: Job) -> None:
+    """Raise MicrodataError where these microdata failed the plan's test before: it is never drawn twice."""
+    state = job.ledger.state(job.plan.release)
+    if state is not None and state.attempt is None and not all(tested.passed for tested in state.tests):
+        tested = state.tested(job.plan.digest, left_out_test(job), pinned(job.microdata, job.engine).digest)
+        if tested is not None and not tested.passed:
+            raise _too_many_left_out(job, tested)
+
+
+def left_out_test(job: Job) -> LeftOutTest:
+    """Return the test that is reserved, or that would be."""
+    state = job.ledger.state(job.plan.release)
+    reserved = None if state is None or state.refunded else state.test
+    return reserved or left_out_test_of(job.plan, job.site_share)
+
+
+def require_few_left_out(job: Job, microdata: Pinned, totals: Totals) -> None:
+    """Test once for records left out, and record what was drawn before anybody sees it.
+
+    A test of the same plan and input stands: killed after it was recorded, a run goes on from what it said. Where the
+    input has changed since, another test is drawn, and charged.
+    """
+    state, test = state_of(job), left_out_test(job)
+    tested = state.tested(state.digest, test, microdata.digest)
+    if tested is None:
+        kept, left_out = test.draw(totals.records.kept, totals.records.left_out, job.new_test_key())
+        tested = job.ledger.test(state.release, microdata.digest, kept, left_out).tests[-1]
+    if not tested.passed:
+        raise _too_many_left_out(job, tested)
+
+
+def _too_many_left_out(job: Job, tested: Tested) -> MicrodataError:
+    return MicrodataError(
+        f"release {job.plan.release}: too many records were left out, bad or outside the domain: about "
+        f"{max(tested.left_out, 0):,} (noise {tested.test.sigma}), more than {float(tested.test.share):g} of all: "
+        "run prdp check PLAN, and mend the files or the plan"
+    )
+
+
+def state_of(job: Job) -> ReleaseState:
+    """Return the state of a release that is reserved."""
+    state = job.ledger.state(job.plan.release)
+    if state is None:
+        raise PrdpError(f"release {job.plan.release}: vanished from the ledger")
+    return state
+
+
 # What a run came to: what was done, what was done before it, and what of the call is not.
 
 
@@ -122,6 +225,21 @@ class Outcome:
         names = ("release", "attempt", "state", "out", "tables", "already", "not_done")
         data = {name: getattr(self, name) for name in names}
         return data | {"out": str(self.out), "tables": dict(self.tables), "not_done": list(self.not_done)}
+
+
+def outcome(job: Job, state: ReleaseState, folder: Location, before: str, drew: bool) -> Outcome:
+    """Return the end of a run that began in the status `before`; `drew`: it drew the tables itself."""
+    require_formats(job.formats, job.plan, state, folder)
+    return Outcome(
+        release=state.release,
+        attempt=attempt_of(state),
+        state=state.status,
+        out=job.out,
+        tables={query: {"path": str(folder / "tables" / query), "rows": rows} for query, rows in sizes(job.plan)},
+        page=staged_page(folder) if state.status == "held" else job.out / state.release / FRONT,
+        already=before in (state.status, *PUBLIC),
+        not_done=() if drew else not_done(before, state, source_of(job.microdata), job.engine.name, job.hold),
+    )
 
 
 def left_behind(release: str, state: ReleaseState | None) -> str:

@@ -365,7 +365,7 @@ def test_who_stood_still_while_its_draw_was_destroyed_leaves_nothing_of_it(
             (folder / min(names)).write(b"noise that was drawn and destroyed")
 
     if at == "inside a table":
-        monkeypatch.setattr("pipeline.release.steps.sweep", written_by_workers)
+        monkeypatch.setattr("pipeline.release.publish.sweep", written_by_workers)
     with told("the connection that kept its lock was lost"):
         submit(place, key=None, say=others_go_on)
     assert stood

@@ -13,8 +13,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.plan.load import load_plan
 from pipeline.publication.manifest import NOTE, verify_release
 from pipeline.release.officers import approve, purge, reject, withdraw
-from pipeline.release.request import reservation_of
-from pipeline.release.steps import Job
+from pipeline.release.request import Job, reservation_of
 from pipeline.release.verify_releases import published_folders, require_in_chain
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, Staging

@@ -12,6 +12,7 @@ import pytest
 
 import prdp
 from pipeline.ledger.store import Ledger
+from pipeline.release import request
 from pipeline.release import steps as module
 from tests.support.ledgers import ledger_file
 from udfs.noise.keystream import SecretKey
@@ -37,7 +38,7 @@ def release_and_die(folder: str) -> None:
     def die(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    module._reserve = die if (Path(folder) / "before").exists() else module._reserve
+    request.reserve = die if (Path(folder) / "before").exists() else request.reserve
     Ledger.draw = die
     frame = pq.read_table(Path(folder) / "frame.parquet")
     prdp.load_plan(Path(folder) / "plan.yaml").release(
