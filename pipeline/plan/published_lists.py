@@ -49,7 +49,7 @@ def _readable(path: Path) -> Iterator[None]:
     except UnicodeDecodeError:
         refuse(path, _undecodable_line(path), "not UTF-8; save the file as UTF-8")
     except FileNotFoundError:
-        raise UnreadableFile(f"{path}: no such file; paths are relative to the folder of the file that names them") from None
+        raise UnreadableFile(f"{path}: no such file; paths are relative to the file that names them") from None
     except OSError as error:
         raise UnreadableFile(f"{path}: cannot be read: {error.strerror}") from None
 

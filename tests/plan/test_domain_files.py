@@ -63,7 +63,7 @@ def test_faulty_lists(tmp_path: Path, text: str | bytes, key: str, fault: str) -
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for read in (lambda path: read_list(path, "naics"), lambda path: read_cells(path, {})):
-        with pytest.raises(PlanError, match="no such file; paths are relative to the folder of the file that names them"):
+        with pytest.raises(PlanError, match="no such file; paths are relative to the file that names them"):
             read(tmp_path / "absent.csv")
         with pytest.raises(PlanError, match="cannot be read: Is a directory"):
             read(tmp_path)

@@ -19,7 +19,7 @@ from tests.support.mistakes import PLAN, lines, write_domain
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.records.codes import LEVELS
 
-RELATIVE = "paths are relative to the folder of the file that names them"
+RELATIVE = "paths are relative to the file that names them"
 
 
 @pytest.fixture(scope="module")
