@@ -61,7 +61,7 @@ def left(place: Place) -> list[str]:
 # -- the same bytes --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["full", "cells", "none"])
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.drill), "cells", "none"])
 def test_a_release_in_a_store_is_the_local_one(tmp_path: Path, store: Store, name: str) -> None:
     plan = PLANS[name](tmp_path)
     place = stored(plan, tmp_path / "run", store.bucket())
@@ -98,7 +98,7 @@ def test_names_of_folders_in_a_store_say_what_those_here_do(tmp_path: Path, stor
     assert files(place, submit(place).attempt) == expected
 
 
-@pytest.mark.parametrize("name", ["cluster", "spark"])
+@pytest.mark.parametrize("name", [pytest.param("cluster", marks=pytest.mark.drill), "spark"])
 def test_other_engines_release_from_a_store_what_threads_do(
     tmp_path: Path, store: Store, name: str, request: pytest.FixtureRequest
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
-from moto.server import DomainDispatcherApplication, create_backend_app
+from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from pipeline.storage.location import Location
@@ -39,7 +39,7 @@ class Server:
     """Moto's, with puts one after the other: its own check of If-None-Match and the put are not one step."""
 
     def __init__(self) -> None:
-        self.moto = DomainDispatcherApplication(create_backend_app)
+        self.moto = create_backend_app("s3")  # itself: what sends requests to services looks through a folder at each
         self.one_put = Lock()
 
     def __call__(self, environ: dict[str, Any], start: Any) -> Any:
