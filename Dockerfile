@@ -13,12 +13,13 @@ COPY box/slim.sh ./
 FROM installer AS libraries
 # Extras of pyproject.toml. Others have their uses elsewhere: `plots` for pictures, `s3` for object stores.
 ARG EXTRAS="cluster java postgres"
-COPY constraints.txt pyproject.toml ./
+COPY pyproject.toml requirements/all.txt ./
+# uv takes only files whose hash all.txt names.
 RUN python3 -m venv --without-pip /opt/prdp \
     && python3 -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
 extras = (project["optional-dependencies"][extra] for extra in sys.argv[1:]); \
 print(*project["dependencies"], *(line for extra in extras for line in extra), sep="\n")' ${EXTRAS} > needed.txt \
-    && /opt/uv/bin/uv pip install --quiet --python /opt/prdp/bin/python -c constraints.txt -r needed.txt \
+    && /opt/uv/bin/uv pip install --quiet --python /opt/prdp/bin/python -c all.txt -r needed.txt \
     && ./slim.sh /opt/prdp \
     && ln -s "$(/opt/prdp/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" /opt/prdp/home \
     && ln -s home/pyspark /opt/prdp/spark
@@ -80,9 +81,9 @@ USER 10002:10002
 CMD ["/opt/ledger/postgres.sh", "ledger"]
 
 FROM installer AS airflow-libraries
-COPY conf/airflow/constraints.txt conf/airflow/requirements.txt ./
+COPY conf/airflow/constraints.txt ./
 RUN python3 -m venv --without-pip /opt/airflow \
-    && /opt/uv/bin/uv pip install --quiet --python /opt/airflow/bin/python -c constraints.txt -r requirements.txt \
+    && /opt/uv/bin/uv pip install --quiet --python /opt/airflow/bin/python --require-hashes -r constraints.txt \
     && ./slim.sh /opt/airflow
 
 # Airflow has an environment of its own, and calls that of prdp by its path: the two pin different libraries.

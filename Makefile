@@ -17,17 +17,18 @@ LEDGER := $(WORK)/ledger/ledger.sqlite
 help: ## show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 18
 
-# What a release needs, and beside it the extras with the tools of tests and documents.
-$(CORE): INSTALLED = -e .
-$(READY): INSTALLED = -e '.[all,dev,docs]'
-$(CORE) $(READY): pyproject.toml constraints.txt
+# What a release needs, and beside it the extras with the tools of tests and documents: files whose hash a lock names.
+$(CORE): LOCK = requirements/release.txt
+$(READY): LOCK = requirements/all.txt
+$(CORE) $(READY): pyproject.toml requirements/release.txt requirements/all.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --compile-bytecode --python $(BIN)/python -c constraints.txt $(INSTALLED); \
+		INSTALL="uv pip install -q --compile-bytecode --python $(BIN)/python"; \
 	else \
-		$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt $(INSTALLED); \
-	fi
+		INSTALL="$(BIN)/python -m pip install -q --disable-pip-version-check"; \
+	fi; \
+	$$INSTALL --require-hashes -r $(LOCK) && $$INSTALL --no-deps --no-build-isolation -e .
 	@touch $(CORE) $@
 
 .PHONY: setup
@@ -71,14 +72,33 @@ lint: $(READY) ## ruff, formatting, types, and the size of each room beside its 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.house
+	@$(MAKE) -s audit
 
-$(AIRFLOW)/.ready: conf/airflow/requirements.txt conf/airflow/constraints.txt
+.PHONY: audit
+audit: $(READY) ## known vulnerabilities of what the lock installs, where their database can be reached
+	@if text=$$($(BIN)/pip-audit --progress-spinner off -s osv --require-hashes --disable-pip --no-deps -r requirements/all.txt 2>&1); \
+	then echo "audit: no known vulnerability"; else case "$$text" in \
+		*ConnectionError*) echo "audit: NOT DONE, the database of vulnerabilities cannot be reached from here";; \
+		*) printf '%s\n' "$$text"; exit 1;; esac; fi
+
+DIST := $(WORK)/dist
+.PHONY: wheel sbom
+wheel: $(READY) ## the wheel in .work/dist, the same bytes from the same files
+	rm -rf build $(DIST)/*.whl
+	umask 022; export SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-315532800}; \
+		$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w $(DIST) .
+
+sbom: $(READY) ## a bill of materials (CycloneDX) of what a release installs, in .work/dist
+	@mkdir -p $(DIST)
+	$(BIN)/cyclonedx-py requirements requirements/release.txt --pyproject pyproject.toml --output-reproducible -o $(DIST)/prdp.cdx.json
+
+$(AIRFLOW)/.ready: conf/airflow/constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or newer is needed; install it or set PYTHON=" >&2; exit 1; }
 	@test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
 	@if command -v uv >/dev/null 2>&1; then \
-		uv pip install -q --python $(AIRFLOW)/bin/python -c $(word 2,$^) -r $<; \
+		uv pip install -q --python $(AIRFLOW)/bin/python --require-hashes -r $<; \
 	else \
-		$(AIRFLOW)/bin/python -m pip install -q --disable-pip-version-check -c $(word 2,$^) -r $<; \
+		$(AIRFLOW)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r $<; \
 	fi
 	@touch $@
 
@@ -189,10 +209,15 @@ demo-cluster: engine ## release synthetic microdata on the cluster in a box, thr
 down: engine ## stop the cluster in a box; its volumes stay, with the ledger, the microdata and the releases
 	$(BOX) down
 
+COMPILE = uv pip compile -q --universal --python-version 3.11 --custom-compile-command 'make lock'
+HASHES = --generate-hashes --no-annotate
 .PHONY: lock
-lock: ## write the lock of what was tested (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --all-extras pyproject.toml -o constraints.txt
-	uv pip compile -q --universal --python-version 3.11 conf/airflow/requirements.txt -o conf/airflow/constraints.txt
+lock: ## write the locks of what was tested (needs uv)
+	$(COMPILE) --all-extras pyproject.toml -o constraints.txt
+	$(COMPILE) $(HASHES) -c constraints.txt --all-extras pyproject.toml -o requirements/all.txt
+	@# what builds prdp is locked as well
+	echo setuptools | $(COMPILE) $(HASHES) -c constraints.txt pyproject.toml - -o requirements/release.txt
+	$(COMPILE) $(HASHES) conf/airflow/requirements.txt -o conf/airflow/constraints.txt
 
 .PHONY: clean
 clean: ## remove what was made, but the ledger of `make release` and what it published

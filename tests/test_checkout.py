@@ -13,19 +13,8 @@ from tests.support.needs import program
 ROOT = Path(__file__).parents[1]
 TOP = {
     *(".ci", ".dockerignore", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile"),
-    *(
-        "README.md",
-        "SECURITY.md",
-        "benchmarks",
-        "box",
-        "conf",
-        "constraints.txt",
-        "docker-compose.yml",
-        "docs",
-        "jobs",
-        "mkdocs.yml",
-    ),
-    *("mkdocs_links.py", "pipeline", "prdp", "pyproject.toml", "tests", "udfs"),
+    *("README.md", "SECURITY.md", "benchmarks", "box", "conf", "constraints.txt", "docker-compose.yml", "docs", "jobs"),
+    *("mkdocs.yml", "mkdocs_links.py", "pipeline", "prdp", "pyproject.toml", "requirements", "tests", "udfs"),
 }
 PLAIN = re.compile(r"[A-Za-z0-9._/-]+|conf/systemd/[a-z-]+@\.(service|timer)")  # systemd's templates have an @
 
