@@ -2,7 +2,8 @@
 
     python -m tests.drills [--status] [--again] [PART]…
 
-A part is a folder of tests, of which it runs what `make test` leaves out, or a share of the faults of tests/faults.
+A part is a folder of tests, of which it runs what `make test` leaves out, the suite's fast half on another Python, or
+some faults of tests/faults on one engine.
 Without a name all parts are run that did not pass on these files. Results stand in tests/drills.json, with commit, date
 and machine. The exit code is 0 where every part that was asked for passed on these files, 1 where one did not, 2 where
 none has the name.
@@ -15,7 +16,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "drills.json"
-FAULTS_OF_A_PART = 6
+FAULTS_OF_A_PART = {"dask": 20, "dask cluster": 8, "spark": 9, "spark cluster": 3, "airflow": 2}
+PYTHONS = ("3.12", "3.13")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
 NOTHING_COLLECTED = 5  # pytest's exit code
 Parts = Mapping[str, Sequence[str]]  # name → arguments of Python
@@ -43,14 +45,21 @@ class Result:
 
 
 def parts() -> Parts:
-    """Return every folder of tests with tests of its own, the loose files, and the faults in shares."""
+    """Return every folder of tests with tests of its own, the loose files, other Pythons, and the faults in shares."""
     folders = sorted({path.parent.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")})
     loose = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py"))
     tests = {folder.name: (*PYTEST, str(folder)) for folder in folders} | {"house": (*PYTEST, *loose)}
-    names = [fault.name for fault in FAULTS]
-    shares = [names[i : i + FAULTS_OF_A_PART] for i in range(0, len(names), FAULTS_OF_A_PART)]
-    only = [[word for name in share for word in ("--only", name)] for share in shares]
-    return tests | {f"faults-{n:02}": ("-m", "tests.faults", *each) for n, each in enumerate(only, 1)}
+    pythons = {f"python-{version}": ("-m", "tests.pythons", version) for version in PYTHONS}
+    return tests | pythons | dict(shares())
+
+
+def shares() -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the faults of each engine in parts."""
+    for engine, many in FAULTS_OF_A_PART.items():
+        names = [fault.name for fault in FAULTS if fault.engine == engine]
+        for n, first in enumerate(range(0, len(names), many), 1):
+            only = [word for name in names[first : first + many] for word in ("--only", name)]
+            yield f"faults-{engine.replace(' ', '-')}-{n}", ("-m", "tests.faults", *only)
 
 
 def main(words: Sequence[str] | None = None, of: Parts | None = None, results: Path = RESULTS) -> int:
@@ -115,11 +124,11 @@ def status(wanted: Iterable[str], ended: Mapping[str, Result]) -> list[str]:
         here = passed_here(result)
         missing += not here
         if result is None:
-            lines.append(f"{name:12} never ran")
+            lines.append(f"{name:22} never ran")
             continue
         verdict = ("passed" if result.passed else "FAILED") + ("" if here else ", on other files")
         when = f"{result.date}  {result.commit[:10] or 'no commit'}  {result.machine}  {result.minutes} min"
-        lines.append(f"{name:12} {verdict:24} {when}  {result.summary}")
+        lines.append(f"{name:22} {verdict:24} {when}  {result.summary}")
     return [*lines, f"{missing} of {len(lines)} parts did not pass on these files"]
 
 

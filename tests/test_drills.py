@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import drills
+from tests.faults.__main__ import meant
 from tests.faults.table import FAULTS
 
 PARTS = {"one": ("-c", "print('1 passed')"), "two": ("-c", "raise SystemExit('1 failed')")}
@@ -22,6 +23,16 @@ def test_every_test_and_every_fault_is_in_a_part() -> None:
     assert sorted(
         word for words in every.values() for word in words if word in {each.name for each in FAULTS}
     ) == sorted(each.name for each in FAULTS)
+
+
+def test_a_part_does_the_faults_that_it_names_and_no_others() -> None:
+    parts = [words for name, words in drills.parts().items() if name.startswith("faults-")]
+    done = [
+        fault.name for _, _, *words in parts for fault in FAULTS if any(meant(word, fault.name) for word in words[1::2])
+    ]
+    assert sorted(done) == sorted(fault.name for fault in FAULTS)
+    assert meant("at sums", "driver killed, at sums, dask cluster")  # a pattern that is no name
+    assert not meant("driver killed, at sums, dask", "driver killed, at sums, dask cluster")
 
 
 def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(

@@ -37,7 +37,7 @@ def main() -> int:
         "--keep", type=Path, metavar="FOLDER", help="an empty folder, in which what ended otherwise is kept"
     )
     asked = parser.parse_args()
-    wanted = [fault for fault in FAULTS if any(part in fault.name for part in asked.only or [""])]
+    wanted = [fault for fault in FAULTS if any(meant(part, fault.name) for part in asked.only or [""])]
     if not wanted:
         print(f"error: no fault has {' or '.join(asked.only)} in its name: see --list", file=sys.stderr)
         return 2
@@ -54,6 +54,11 @@ def main() -> int:
         return 1
     print(table(wanted, rows))
     return int(any(verdict == "DIFFERENT" for verdict, *_ in rows))
+
+
+def meant(pattern: str, name: str) -> bool:
+    """Return whether a pattern means a fault: the one that has it as its whole name, else each whose name has it."""
+    return name == pattern if pattern in {fault.name for fault in FAULTS} else pattern in name
 
 
 def end(*_: object) -> None:
