@@ -12,7 +12,7 @@ import pytest
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "conf").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FILE = re.compile(r"`((?:udfs|pipeline|prdp|jobs|conf|box|benchmarks|tests|docs)/(?![\w/]*NAME)[\w./-]+\.\w+)`")
