@@ -1,6 +1,8 @@
 """Display columns: at least 0, whole, adding up over all tables, and near the projection of the estimates."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,11 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from tests.estimates.test_cliques import by_cliques
 from tests.estimates.test_solve import any_group, nested
-from tests.support.estimates import matrix, nothing, table
-from udfs.estimates.rounding import carried, projected
-from udfs.estimates.solve import reconcile
-from udfs.estimates.tables import Along
+from tests.support.estimates import matrix, nothing, observed, table
+from udfs.estimates import display, solve
+from udfs.estimates.cliques import Cliques
+from udfs.estimates.display import projected
+from udfs.estimates.rounding import by_slabs, carried
+from udfs.estimates.solve import Estimates, reconcile
+from udfs.estimates.tables import Along, Observed
 
 
 @given(st.integers(0, 2**31))
@@ -80,3 +86,42 @@ def test_clipping_alone_would_not_add_up(broken: bool) -> None:
         shown = {name: np.maximum(np.rint(estimates.table(name)), 0).astype(int) for name in low}
     states = np.bincount(tables[1].positions[0], weights=shown["county"])
     assert np.array_equal(states, shown["state"]) != broken
+
+
+def counties_by_industry() -> list[Observed]:
+    """400 counties of 10 states by 60 industries, most cells of less than one; nation and states are known well."""
+    random = np.random.default_rng(4)
+    industry, sector = np.arange(60), np.repeat(np.arange(6), 10)
+    county, state, no = np.arange(400), np.repeat(np.arange(10), 40), nothing
+    ways = [(industry, county, no(3), 1.2), (sector, county, no(3), 4.0), (no(60), county, no(3), 9.0)]
+    ways += [(industry, state, np.arange(3), 20.0), (industry, state, no(3), 3.0), (industry, no(400), no(3), 9.0)]
+    tables = [table(name, *axes) for name, (*axes, _) in zip("abcdef", ways, strict=True)]
+    means = random.gamma(0.3, 1, size=(60, 1, 1)) * random.gamma(0.7, 1, size=(1, 400, 1)) * [[[0.6, 0.3, 0.1]]]
+    return observed(tables, random.poisson(means).astype(float), [way[-1] for way in ways], random)
+
+
+@pytest.mark.parametrize("solved", [by_cliques, partial(reconcile, unit=0.001)])
+def test_sums_over_many_counties_keep_near_their_estimates(
+    solved: Callable[[list[Observed]], Estimates], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole numbers of counties, made one county after the other, add up to what is known of states and the nation."""
+    estimates = solved(counties_by_industry())
+    errors = {name: np.sqrt(estimates.variances(name)) for name in "abef"}
+
+    def off() -> list[float]:
+        """By table, the root mean square of what is displayed less the estimates, in standard errors."""
+        shown = estimates.display()
+        ends = (np.abs(shown[name] - estimates.table(name)) / error for name, error in errors.items())
+        return [float(np.sqrt((each**2).mean())) for each in ends]
+
+    assert (np.array(off()) < [1.05, 0.75, 0.7, 0.5]).all()
+    with monkeypatch.context() as patched:
+        patched.setattr(display, "scanned", by_slabs(_each_by_itself))
+        assert off()[-1] > 2  # a broken twin: the nation drifts with the fractions of its counties
+    monkeypatch.setattr(solve, "beside", lambda *_: [])
+    monkeypatch.setattr(Cliques, "margins", lambda *_: [[], []])
+    assert off()[-1] > 5  # a broken twin: what is below 0 is taken from industries of the same county alone
+
+
+def _each_by_itself(integers: np.ndarray, real: np.ndarray, _: None, along: Along, axis: int) -> np.ndarray:
+    return carried(integers, projected(integers, real, along, axis), None, along, axis)

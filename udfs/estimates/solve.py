@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from udfs.estimates.cliques import Cliques
+from udfs.estimates.display import beside, displayed
 from udfs.estimates.group import Fixed, Group, Known, Weights, require_agreement
 from udfs.estimates.preconditioners import Chain, Lattice
 from udfs.estimates.residuals import Residuals
-from udfs.estimates.rounding import Held, Units, displayed, rounded
+from udfs.estimates.rounding import Held, Units, rounded
 from udfs.estimates.tables import EstimateError, Int32s, Observed, add_scaled, dot, sums_between
 from udfs.estimates.variances import Drawn, Draws, Variances, alike
 from udfs.numbers.arrays import Floats, Int64s
@@ -86,7 +87,7 @@ class Solver:
 
     def displayed(self, estimate: Floats, tables: Sequence[Observed]) -> Floats:
         """Return a vector of whole numbers that are not negative; `tables` are on the group's base."""
-        return displayed(self.chain, estimate)
+        return displayed(self.chain, estimate, margins=beside(self.chain, tables))
 
     def estimate(self) -> tuple[Floats, float]:
         """Return the least-squares base and the bound of its error in standard errors."""
