@@ -19,7 +19,7 @@ from pipeline.microdata import source
 from tests.support.ledgers import ledger_file
 from tests.support.patience import PATIENCE
 from tests.support.pythons import EXECUTOR, OWN, another_build, another_version, killing_path, without_prdp
-from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, close_shared_engine, standalone
+from tests.support.spark import PYSPARKS_OWN, ROOT, Cluster, in_the_shared_session, standalone
 from tests.support.submit import Place
 from tests.support.world import records, write_world
 
@@ -240,7 +240,8 @@ def test_a_file_that_only_the_driver_saw(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file that the driver found is gone, or elsewhere, when a worker opens it."""
-    close_shared_engine()  # the command starts a session of its own
+    if engine == "spark":
+        in_the_shared_session(monkeypatch)
     place = with_canary(tmp_path)
     file = tmp_path / "microdata" / "part-0.parquet"
     found_chunks = source.chunks

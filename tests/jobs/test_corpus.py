@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.engines.spark import SparkEngine
 from tests.support.corpus import (
     Case,
     Run,
@@ -34,7 +33,7 @@ from tests.support.corpus import (
     write_records,
 )
 from tests.support.frames import know_the_key
-from tests.support.spark import PYSPARKS_OWN
+from tests.support.spark import PYSPARKS_OWN, in_the_shared_session
 
 
 @pytest.mark.parametrize("data", cases("plans"))
@@ -182,10 +181,8 @@ ON_SPARK = (
 
 
 @PYSPARKS_OWN
-def test_spark_says_the_same(tmp_path: Path, spark: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert spark.session  # starts here, and not in a case's folder
-    monkeypatch.setattr("pipeline.engines.spark.SparkEngine", lambda **_: spark)
-    monkeypatch.setattr(spark, "close", lambda: None)
+def test_spark_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_the_shared_session(monkeypatch)  # which starts here, and not in a case's folder
     for data in listed("records"):
         if data["name"] in ON_SPARK:
             world = tmp_path / data["name"]

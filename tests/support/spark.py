@@ -35,6 +35,14 @@ def shared_engine() -> SparkEngine:
     return _shared[0]
 
 
+def in_the_shared_session(patch: pytest.MonkeyPatch) -> None:
+    """Let commands release in the shared session, which starts here, and leave it open."""
+    engine = shared_engine()
+    assert engine.session
+    patch.setattr("pipeline.engines.spark.SparkEngine", lambda **_: engine)
+    patch.setattr(engine, "close", lambda: None)
+
+
 def close_shared_engine() -> None:
     """End the shared session, if there is one; the next test that asks for it starts another."""
     while _shared:
