@@ -146,7 +146,7 @@ def _of_plan(
 ) -> Calibrated:
     from pipeline.plan.plan_text import read_text  # noqa: PLC0415 — here and below: import prdp stays light
     from pipeline.planning.explain.allocated import allocated_text  # noqa: PLC0415
-    from pipeline.planning.explain.resolved import resolved_plan, resolved_text  # noqa: PLC0415
+    from pipeline.planning.explain.calibrated import resolved_plan, resolved_text  # noqa: PLC0415
 
     asks_frontier = drawn.pop("frontier", False)
     if read_text(path).data.get("calibrate") is None:
@@ -309,7 +309,8 @@ def gaussian_scales(
         [3.7306, 4.6089, 4.8448, 1.0512]
     """
     from pipeline.accounting.convert import gaussian_scales as scales  # noqa: PLC0415
-    from pipeline.planning.explain.calibrated import plot_scales, scales_text  # noqa: PLC0415
+    from pipeline.planning.explain.calibrated import scales_text  # noqa: PLC0415
+    from pipeline.planning.study.study_figures import plot_scales  # noqa: PLC0415
     from udfs.mechanisms.base import ParameterError  # noqa: PLC0415
 
     call = _asked({"epsilon": epsilon, "delta": delta, "at": at})

@@ -138,8 +138,7 @@ class Plan:
         from pipeline.operations.lineage import recorded_lineage  # noqa: PLC0415
         from pipeline.operations.telemetry import watched  # noqa: PLC0415
         from pipeline.release.installation import site  # noqa: PLC0415
-        from pipeline.release.request import left_behind  # noqa: PLC0415
-        from pipeline.release.request import Job  # noqa: PLC0415
+        from pipeline.release.request import Job, left_behind  # noqa: PLC0415
         from pipeline.release.steps import run  # noqa: PLC0415
         from prdp.releases import Release  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.convert import classical_scale, closed_scale, exact_scale, gaussian_scales
 from pipeline.accounting.targets import CalibrationError, Target
-from pipeline.planning.explain.calibrated import DELTAS, exact_margin, ratio, ratio_bounds, sufficient_margin
+from pipeline.planning.study.study_figures import DELTAS, exact_margin, ratio, ratio_bounds, sufficient_margin
 from tests.accounting.test_calibrate import next_door
 from tests.losses.test_gaussian_delta import summed
 from udfs.losses.distribution import bounds_of

@@ -25,7 +25,7 @@ from pipeline.plan.plan_schema import UNUSABLE, WISHES
 from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, unshared, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.resolved import (
+from pipeline.planning.explain.calibrated import (
     holder_of,
     replace_target,
     scales_of,

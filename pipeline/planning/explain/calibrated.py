@@ -1,6 +1,6 @@
-"""Calibration without a plan: one mechanism, all families, Gaussian scales; no microdata are read."""
+"""Calibration: of one mechanism, all families, Gaussian scales, or each target that a plan states; reads no microdata."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,27 +8,27 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipeline.accounting import targets
-from pipeline.accounting.calibrate import KIND, LEAST, Least, Number, best_alpha, solve
-from pipeline.accounting.convert import GaussianScales, classical_scale, closed_scale
+from pipeline.accounting.calibrate import KIND, LEAST, Least, Number, best_alpha, offset_of, scale_of, solve
+from pipeline.accounting.convert import GaussianScales
 from pipeline.accounting.targets import CalibrationError, Target, WrongNumber
-from pipeline.base.errors import PlanError, arg, hint, in_a_line
+from pipeline.base.errors import PlanError, PrdpError, StateError, arg, hint, in_a_line
 from pipeline.base.plain import aligned, figure, mechanism_text
-from pipeline.base.plots import REFERENCE, line_style, write_picture
+from pipeline.plan.load import NOTHING, load_plan
 from pipeline.plan.messages import NEVER_RELEASED
-from pipeline.plan.structure import TOTALS, errors_at, infinite_error
+from pipeline.plan.model import OTHERS, Plan
+from pipeline.plan.plan_text import read_text, unshared, written
+from pipeline.plan.structure import TOTALS, errors_at, infinite_error, warnings
 from pipeline.planning.explain.explain_text import error_lines
 from pipeline.planning.explain.explanation import COUNTS, SIZES, groups_json
+from pipeline.planning.explain.verdict import named_part
 from pipeline.planning.study.comparison import Comparison, Objective, compare
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 
 def calibrated(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target) -> Mechanism:
@@ -254,67 +254,107 @@ def _exact_or_text(value: Any) -> Fraction | str:
         return str(value)
 
 
-DELTAS = (0.99, 0.1, 1e-2, 1e-5, 1e-9)
-LONGEST = 12.0  # ε up to which the classical scale is tried
-POINTS = 200
-Margin = Callable[[float, float, float], float]
+Json = Mapping[str, Any]
 
 
-def sufficient_margin(epsilon: float, delta: float, scale: float) -> float:
-    """Return 1 − P(|N| > εσ − 1/(2σ))/δ: below 0 where the condition of its proof fails (the paper's (7))."""
-    from scipy.special import ndtr  # noqa: PLC0415 — for the figures alone
-
-    return float(1 - 2 * ndtr(-(epsilon * scale - 0.5 / scale)) / delta)
-
-
-def exact_margin(epsilon: float, delta: float, scale: float) -> float:
-    """Return 1 − δ(ε)/δ, δ(ε) = Φ(1/(2σ) − εσ) − e^ε·Φ(−1/(2σ) − εσ): below 0 where (ε, δ) itself fails (its (11))."""
-    from scipy.special import log_ndtr  # noqa: PLC0415
-
-    first, second = 0.5 / scale - epsilon * scale, -0.5 / scale - epsilon * scale
-    return float(1 - (np.exp(log_ndtr(first)) - np.exp(epsilon + log_ndtr(second))) / delta)
+def holder_of(query: dict[str, Any], part: str | None) -> tuple[dict[str, Any], str]:
+    """Return what of a query's data holds the mechanism of a part, and by which key."""
+    if part is None:
+        return query, "mechanism"
+    if part == OTHERS and OTHERS in query["mechanism"]:
+        return query["mechanism"], OTHERS
+    return query["mechanism"]["parts"], part
 
 
-def ratio(epsilon: float, delta: float) -> float:
-    """Return the classical scale over the closed one."""
-    return classical_scale(epsilon, delta) / closed_scale(epsilon, delta)
+def replace_target(holder: dict[str, Any], key: str, scales: Json) -> None:
+    """Put scales in place of a mechanism's key calibrate."""
+    parameters = ((scales if name == "calibrate" else {name: value}) for name, value in holder[key].items())
+    holder[key] = {name: value for each in parameters for name, value in each.items()}
 
 
-def ratio_bounds(delta: Floats) -> tuple[Floats, Floats]:
-    """Return the ratio's limits as ε → 0 and ε → 1: √(ln(1.25/δ)/z) and 2·√(ln(1.25/δ))/(√(z + 1) + √z), δ ≤ ½."""
-    surprise, classical = -np.log(4 * delta * (1 - delta)), np.log(1.25 / delta)
-    return np.sqrt(classical / surprise), 2 * np.sqrt(classical) / (np.sqrt(surprise + 1) + np.sqrt(surprise))
+def table_name(each: Json) -> str:
+    """Return a table's name, and the part in brackets."""
+    return f"{each['query']} ({each['part']})" if "part" in each else str(each["query"])
 
 
-def plot_scales(target: Path) -> None:
-    """Write paper 3's figures 1 and 2 to `target`, an SVG or PNG file; PlanError for another kind or no such place."""
+def resolved_plan(path: Path, out: Path | None, variables: Mapping[str, str] = NOTHING) -> dict[str, Any]:
+    """Return the solution of each `calibrate` of the plan `path`; write to `out` the plan with these scales.
 
-    def draw(panels: Sequence["Axes"]) -> None:
-        longer, shorter = np.linspace(0.05, LONGEST, POINTS), np.linspace(0.005, 1, POINTS)
-        for axes, margin in zip(panels[:2], (sufficient_margin, exact_margin), strict=True):
-            for i, delta in enumerate(DELTAS):
-                drawn = [margin(epsilon, delta, classical_scale(epsilon, delta)) for epsilon in longer.tolist()]
-                axes.plot(longer, drawn, **line_style(i))
-            axes.axhline(0.0, **REFERENCE)
-            axes.set(xlabel="ε", ylim=(-1, 1.02))
-        for i, delta in enumerate(DELTAS):
-            shown = shorter if delta <= 0.5 else shorter[:0]  # its limits are for δ ≤ ½
-            ratios = [ratio(epsilon, delta) for epsilon in shown.tolist()]
-            panels[2].plot(shown, ratios, label=f"δ = {delta:g}", **line_style(i))
-        panels[2].set(xlabel="ε")
-        deltas = np.geomspace(1e-12, 0.1, POINTS)
-        for bound, name, dash in zip(ratio_bounds(deltas), ("ε → 0", "ε → 1"), ("-", "--"), strict=True):
-            panels[3].semilogx(deltas, bound, label=name, **line_style(len(DELTAS), dash))
-        panels[3].set(xlabel="δ")
-        for axes, title in zip(panels, TITLES, strict=True):
-            axes.set_title(title, fontsize=9)
-
-    write_picture(target, "The classical scale of Gaussian noise for (ε, δ)", draw, panels=4, size=(16, 4.6))
+    That plan has the same digest: what a ledger has reserved under the one is released under the other, whatever the
+    solver of a later version would return. Its variables, whose values are `variables`, stay in what is written. Raises
+    PlanError on a wrong plan and on an `out` in another folder, StateError where `out` exists.
+    """
+    plan = load_plan(path, variables)
+    data = unshared(read_text(path).data)
+    solutions = solve_targets(plan, data)
+    if out is not None:
+        write_plan(written(data), out, plan, variables)
+    return {
+        "plan_digest": plan.digest,
+        "found": solutions,
+        "warnings": [text for query in plan.queries for text in warnings(query)],
+        "out": None if out is None else str(out),
+    }
 
 
-TITLES = (
-    "1 (a) 1 − P(|N| > εσ − 1/(2σ))/δ: the condition of its proof",
-    "1 (b) 1 − δ(ε)/δ: (ε, δ) itself",
-    "2 (a) over the closed scale",
-    "2 (b) its limits",
-)
+def resolved_text(resolved: Mapping[str, Any]) -> str:
+    """Return the result of `resolved_plan` for people."""
+    lines = [solution_text(each) for each in resolved["found"]]
+    if not lines:
+        lines = ["the plan asks for no calibration: it states every scale"]
+    lines += [f"warning: {text}" for text in resolved["warnings"]]
+    lines.append(f"plan     {resolved['plan_digest']}")
+    return "\n".join(lines if resolved["out"] is None else [*lines, *written_text(resolved["out"])])
+
+
+def written_text(out: str, kept: str = "") -> list[str]:
+    """Return lines that say where a plan was written, and what tells whether other noise would have less error."""
+    return [f"written  {out}{kept}", f"compare  other kinds of noise within its limits: prdp study kinds {out}"]
+
+
+def solution_text(solution: Mapping[str, Any]) -> str:
+    """Return a solution of `solve_targets` for people."""
+    return f"{table_name(solution)}: {_values(scales_of(solution))}   for {_values(solution['calibrate'])}"
+
+
+def scales_of(solution: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters that a solution of `solve_targets` sets."""
+    return {key: value for key, value in solution.items() if key not in ("query", "part", "calibrate")}
+
+
+def solve_targets(plan: Plan, data: Json) -> list[dict[str, Any]]:
+    """Replace each target that a query of the plan's data states by its solution; return the solutions, as JSON."""
+    solutions = []
+    for query, stated in zip(plan.queries, data["queries"], strict=True):
+        for part in query.parts:
+            holder, key = holder_of(stated, part.name)
+            spec, kind = holder[key], type(part.mechanism)
+            if "calibrate" in spec:
+                solved = [name for name in (offset_of(kind), scale_of(kind)) if name is not None and name not in spec]
+                scales = {name: as_json(getattr(part.mechanism, name)) for name in solved}
+                solutions.append({"query": query.name} | named_part(part) | {"calibrate": spec["calibrate"]} | scales)
+                replace_target(holder, key, scales)
+    return solutions
+
+
+def write_plan(text: str, out: Path, plan: Plan, variables: Mapping[str, str]) -> None:
+    """Write the text of `plan` into a new file of its folder, `out`, and read it again: it must be the same plan.
+
+    Raises PlanError on an `out` in another folder, StateError where it exists.
+    """
+    if out.resolve().parent != plan.path.resolve().parent:
+        raise PlanError(f"{arg('out', out)}: must lie in the plan's own folder, to which the plan's paths are relative")
+    try:
+        with out.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StateError(f"{arg('out', out)}: it exists already: give a new file") from None
+    except OSError as error:
+        raise PlanError(f"{arg('out', out)}: it cannot be written ({error.strerror})") from None
+    if load_plan(out, variables).digest != plan.digest:
+        out.unlink()
+        raise PrdpError(f"{arg('out', out)}: it would not be the same plan; write the scales by hand")
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {_values(v) if isinstance(v, dict) else v}" for k, v in values.items())
