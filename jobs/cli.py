@@ -130,7 +130,6 @@ def _completion(words: Sequence[str]) -> str:
 
 
 def _log(words: Sequence[str]) -> Log:
-    """Return the log that a call wants, before it is known whether the call is right."""
     if LOG_JSON in words:
         return json_log(words[0] if words[0] in COMMANDS else None)
     return plain_log(quiet=QUIET in words)
@@ -240,7 +239,6 @@ def _fish(places: list[Place]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return text between single quotes, as fish reads them."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("%%", "%") + "'"
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log, plain_log
-from prdp.declared import Arg, Number, Result, documented, number_of, table
+from prdp.declared import Arg, Number, Result, documented, frame, number_of, table
 from udfs.numbers.exact import up_float
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class Calibrated(Result):
     @property
     def losses(self) -> "pd.DataFrame":
         """What records of growing influence lose by the mechanism: columns influence, rho, epsilon (pure, or NaN)."""
-        rows = [(each["influence"], each["rho"], each["epsilon"]) for each in self.get("losses", ())]
-        return table(rows, influence="float", rho="float", epsilon="float")
+        return frame(self.get("losses", ()), influence="float", rho="float", epsilon="float")
 
 
 @documented

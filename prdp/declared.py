@@ -4,13 +4,15 @@ Locations among them are paths or URIs, as users write them.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from inspect import Parameter, signature
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from pipeline.base.errors import PlanError, arg
+from pipeline.base.plain import reference_text
 from udfs.numbers.exact import exact
 
 if TYPE_CHECKING:
@@ -140,6 +142,24 @@ def table(rows: Sequence[tuple[Any, ...]], **types: str) -> "pd.DataFrame":
 
     kinds = {name: {"str": "object", "float": "float64"}.get(kind, kind) for name, kind in types.items()}
     return pd.DataFrame(rows, columns=list(types)).astype(kinds)
+
+
+def frame(records: Iterable[Mapping[str, Any]], *path: str, **columns: str) -> "pd.DataFrame":
+    """Return the records of a JSON document as a DataFrame: those along a path of lists, with the facts around them.
+
+    A column is its type, then the key where that has another name: "str name". A type "reference" stands for a
+    reference in words, "infinite" for a number that is infinite where it is null.
+    """
+    for step in path:
+        records = [{**each, **one} for each in records for one in each[step]]
+    kinds = {name: [*kind.split(), name][:2] for name, kind in columns.items()}
+    shown: dict[str, Callable[[Any], Any]] = {
+        "reference": reference_text,
+        "infinite": lambda x: inf if x is None else x,
+    }
+    rows = [tuple(shown.get(kind, lambda x: x)(each.get(key)) for kind, key in kinds.values()) for each in records]
+    types = {name: {"reference": "str", "infinite": "float"}.get(kind, kind) for name, (kind, _) in kinds.items()}
+    return table(rows, **types)
 
 
 FIGURES = ("cbp-2010", "cbp-2011")

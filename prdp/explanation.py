@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.base.errors import PlanError, arg
+from pipeline.base.plain import reference_text as reference_words
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_losses import parse_change, parse_factor
 from pipeline.plan.total_policy import parse_at
@@ -16,7 +17,7 @@ from pipeline.planning.explain.explain_text import render, render_changes, rende
 from pipeline.planning.explain.explanation import explain, explain_changes, explain_years, plot_policies
 from pipeline.planning.explain.verdict import Standing, Verdict, verdict
 from pipeline.release.installation import site
-from prdp.declared import table
+from prdp.declared import frame, table
 from udfs.numbers.exact import exact, up_float
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ class Explanation:
 
     @cached_property
     def _explained(self) -> Mapping[str, Any]:
-        """All of it but the verdict, as JSON: found when it is first asked for."""
         explained = explain(self._plan, self._references, self._delta, site().max_left_out)
         more: dict[str, Any] = {"changes": self._changed} if self._changes else {}
         return explained | more | ({} if self._years is None else {"years": self._of_years})
@@ -66,9 +66,8 @@ class Explanation:
         rho_growing (of those whose values grow by at most `growth` a year); empty where no years were asked for.
         """
         rows = [] if self._years is None else self._of_years
-        names = ("years", "growth", "rho_a_year", "rho_same", "rho_growing")
-        made = [(label(each["at"]), *(each[name] for name in names)) for each in rows]
-        return table(made, at="str", years="int64", **dict.fromkeys(names[1:], "float"))
+        rhos = dict.fromkeys(("growth", "rho_a_year", "rho_same", "rho_growing"), "float")
+        return frame(rows, at="reference", years="int64", **rhos)
 
     @cached_property
     def _changed(self) -> list[dict[str, Any]]:
@@ -89,7 +88,7 @@ class Explanation:
         The plan's limits come first, then the references that were asked for, without a limit (NaN, within None).
         `used` is rho over the limit, rounded up.
         """
-        rows = [(label(each.at.to_json()), *_standing(each)) for each in self._judged.standings]
+        rows = [(reference_words(each.at.to_json()), *_standing(each)) for each in self._judged.standings]
         return table(rows, at="str", rho="float", limit="float", used="float", within="object")
 
     @property
@@ -99,7 +98,7 @@ class Explanation:
         Each is the loss in the table's worst part: where a record cannot be in all tables they add up to more than 1.
         """
         rows = [
-            (label(each.at.to_json()), query, share)
+            (reference_words(each.at.to_json()), query, share)
             for each in self._judged.standings
             for query, share in each.shares.items()
         ]
@@ -113,13 +112,9 @@ class Explanation:
         standard_error (in the measure's unit) and reconciled, what it is once tables add up, as the lattice of their
         levels estimates it (docs/reconcile.md); infinite where null in JSON.
         """
+        rows = [error | {"query": name} for name, errors in self._judged.errors for error in errors]
         names = ("total", "median_relative_error", "standard_error", "reconciled")
-        rows = [
-            (name, error.get("part"), *(_or_infinite(error[each]) for each in names))
-            for name, errors in self._judged.errors
-            for error in errors
-        ]
-        return table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+        return frame(rows, query="str", part="object", **dict.fromkeys(names, "infinite"))
 
     @property
     def remedies(self) -> list[dict[str, Any]]:
@@ -137,12 +132,8 @@ class Explanation:
 
         The influence is in units of the query's measure; 1 for a count.
         """
-        rows = [
-            (query["name"], label(loss["at"]), loss.get("influence"), loss["rho"], loss["epsilon"])
-            for query in self._explained["queries"]
-            for loss in query["losses"]
-        ]
-        return table(rows, query="str", at="str", influence="float", rho="float", epsilon="float")
+        numbers = {"influence": "float", "rho": "float", "epsilon": "float"}
+        return frame(self._explained["queries"], "losses", query="str name", at="reference", **numbers)
 
     @property
     def excess(self) -> "pd.DataFrame":
@@ -151,7 +142,7 @@ class Explanation:
         A share, at most: 0.01 is one per cent; NaN where it is not known (docs/tight.md, section 10).
         """
         rows = [
-            (query["name"], label(loss["at"]), share)
+            (query["name"], reference_words(loss["at"]), share)
             for query in self._explained["queries"]
             for loss, share in zip(query["losses"], query["excess"], strict=True)
         ]
@@ -164,17 +155,10 @@ class Explanation:
         Columns: at, rho, epsilon (pure, or NaN); epsilon_at_delta and delta: an (ε, δ) that the loss implies; power
         and size: of the best test whether the reference is in the microdata.
         """
-        rows = [
-            (
-                label(loss["at"]),
-                loss["rho"],
-                loss["epsilon"],
-                *(means.get(name) for name in ("epsilon", "delta", "power", "size")),
-            )
-            for loss, means in zip(self._explained["total"], self._explained["total_means"], strict=True)
-        ]
+        both = zip(self._explained["total"], self._explained["total_means"], strict=True)
+        rows = [{**means, "epsilon_at_delta": means.get("epsilon"), **loss} for loss, means in both]
         numbers = ("rho", "epsilon", "epsilon_at_delta", "delta", "power", "size")
-        return table(rows, at="str", **dict.fromkeys(numbers, "float"))
+        return frame(rows, at="reference", **dict.fromkeys(numbers, "float"))
 
     @property
     def accuracy(self) -> "pd.DataFrame":
@@ -185,12 +169,8 @@ class Explanation:
         totals: it has one row.
         """
         names = ("total", "standard_error", "mean_absolute_error", "lower", "upper", "reconciled")
-        rows = [
-            (query["name"], entry.get("part"), *(_or_infinite(entry[name]) for name in names))
-            for query in self._explained["queries"]
-            for entry in query["accuracy"]
-        ]
-        return table(rows, query="str", part="object", **dict.fromkeys(names, "float"))
+        columns = dict.fromkeys(names, "infinite")
+        return frame(self._explained["queries"], "accuracy", query="str name", part="object", **columns)
 
     @property
     def changes(self) -> "pd.DataFrame":
@@ -292,13 +272,6 @@ def reference_text(at: Reference) -> str:
     return ";".join(reference_text(record) for record in at)
 
 
-def label(at: Any) -> str:
-    """Return a reference, as JSON has it, in words."""
-    if isinstance(at, list):
-        return "; ".join(map(label, at))
-    return ", ".join(f"{name}={value}" for name, value in at.items()) or "any record"
-
-
 def _standing(each: Standing) -> tuple[float, float | None, float | None, bool | None]:
     return up_float(each.rho), None if each.limit is None else float(each.limit), each.used, each.within
 
@@ -317,7 +290,6 @@ def _change_label(change: Mapping[str, Any]) -> str:
 
 
 def _number_text(value: Number | str) -> str:
-    """Return a number as exact decimal text; a fraction that has none as its nearest double."""
     if isinstance(value, Fraction):
         value = int(value) if value.denominator == 1 else float(value)
     return str(value)
@@ -325,7 +297,3 @@ def _number_text(value: Number | str) -> str:
 
 def _listed(value: Any) -> Sequence[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
-
-
-def _or_infinite(value: float | None) -> float:
-    return float("inf") if value is None else value

@@ -167,7 +167,6 @@ class PublishedRelease(Mapping[str, "pd.DataFrame"]):
         raise KeyError(f"{query}: no such table; there are {', '.join(self)}")
 
     def _read(self, file: Mapping[str, Any]) -> "pa.Table":
-        """Return a file of a table; StateError where it changed since it was verified."""
         return self._named(published_part(self._published.folder, file).read())
 
     def _named(self, table: "pa.Table") -> "pa.Table":

@@ -138,7 +138,6 @@ def watched(log: Log, plan: str, metrics: Any, traces: str | None) -> AbstractCo
 
 
 def _is_sparks(value: object) -> bool:
-    """Whether a session or a DataFrame is Spark's."""
     return type(value).__module__.partition(".")[0] == "pyspark"
 
 

@@ -12,8 +12,8 @@ from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
 from pipeline.plan.load import NOTHING, filled
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_text import read_text
-from prdp.declared import Arg, NewFolder, Result, documented, located, table
-from prdp.explanation import Number, label
+from prdp.declared import Arg, NewFolder, Result, documented, frame, located
+from prdp.explanation import Number
 from prdp.ledgers import KnownDatasets, LedgerLike
 from prdp.plans import Plan, allocate, load_plan
 from prdp.runs import Economy, Runner, economy_of
@@ -115,12 +115,8 @@ class Trial(Result):
     @property
     def limits(self) -> "pd.DataFrame":
         """The limits of each plan: columns plan, at, rho, limit, within."""
-        rows = [
-            (plan["release"], label(each["at"]), each["rho"], each["limit"], each["within"])
-            for plan in self["plans"]
-            for each in plan["limits"]
-        ]
-        return table(rows, plan="str", at="str", rho="float", limit="float", within="object")
+        limit = {"rho": "float", "limit": "float", "within": "object"}
+        return frame(self["plans"], "limits", plan="str release", at="reference", **limit)
 
     @property
     def accuracy(self) -> "pd.DataFrame":
@@ -128,13 +124,8 @@ class Trial(Result):
 
         NaN where an error grows with the total, is infinite or not known.
         """
-        rows = [
-            (plan["release"], of["name"], each.get("part"), each["standard_error"], each["reconciled"])
-            for plan in self["plans"]
-            for of in (*plan["tables"], *plan["derived"])
-            for each in of["errors"]
-        ]
-        return table(rows, plan="str", query="str", part="object", standard_error="float", reconciled="float")
+        errors = {"part": "object", "standard_error": "float", "reconciled": "float"}
+        return frame(self._tables, "errors", plan="str release", query="str name", **errors)
 
     @property
     def usable(self) -> "pd.DataFrame":
@@ -142,12 +133,13 @@ class Trial(Result):
 
         Columns: plan, query, cells, released, reconciled.
         """
-        rows = [
-            (plan["release"], of["name"], *(of["usable"][name] for name in ("cells", "released", "reconciled")))
-            for plan in self["plans"]
-            for of in (*plan["tables"], *plan["derived"])
-        ]
-        return table(rows, plan="str", query="str", cells="int", released="float", reconciled="float")
+        shares = {"cells": "int", "released": "float", "reconciled": "float"}
+        return frame([of | of["usable"] for of in self._tables], plan="str release", query="str name", **shares)
+
+    @property
+    def _tables(self) -> list[dict[str, Any]]:
+        plans = self["plans"]
+        return [{**of, "release": plan["release"]} for plan in plans for of in (*plan["tables"], *plan["derived"])]
 
     @property
     def errors(self) -> "pd.DataFrame":

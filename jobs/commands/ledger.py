@@ -23,7 +23,6 @@ def _show(
     at: Annotated[str | None, Arg(AT, "REFERENCE")] = None,
     csv: Annotated[bool, Arg("with --at: print what it lost by dataset, family and year as CSV")] = False,
 ) -> Ledger:
-    """Return the ledger: what is asked of it is read where it is printed."""
     return opened
 
 

@@ -128,7 +128,6 @@ def do_without_pandas() -> None:
 
 
 def _show_diagnosed(made: dict[str, Any], _: object) -> None:
-    """Print where the diagnostics are: their contents stay there."""
     put(f"confidential diagnostics of {made['release']}\nreport {made['report']}\ndata   {made['diagnostics']}")
 
 

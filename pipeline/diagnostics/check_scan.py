@@ -128,7 +128,6 @@ class CodeJudge:
         return self.key.record_level in NAICS_LEVELS
 
     def _filled(self, digits: str) -> str:
-        """Return digits with leading zeros as a known code; "" where there is none."""
         full = digits.zfill(self.key.digits or DIGITS.get(str(self.key.record_level), 0))
         return full if self._known(full) else ""
 

@@ -97,7 +97,6 @@ def _json(counts: Distributions, kind: str, number: int = 0) -> dict[str, Any]:
 
 
 def _family(counts: Distributions, kind: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the distributions of a family by name, of the groups that have any losses."""
     return {name: _json(counts, kind, i) for i, name in enumerate(names) if (kind, i) in counts}
 
 

@@ -295,7 +295,6 @@ WAYS = ("released", "reconciled")
 
 
 def _shares(counts: Sequence[int]) -> dict[str, Any]:
-    """Return as JSON how many cells there are, and which share of them is usable in each way."""
     cells, *usable = map(int, counts)
     return {"cells": cells} | {way: n / cells if cells else None for way, n in zip(WAYS, usable, strict=True)}
 

@@ -290,7 +290,6 @@ def _of_operators(what: str, place: Path) -> Finding:
 
 
 def _holds_key(name: str, files: Mapping[str, Path]) -> bool:
-    """Whether a file by the name of its setting holds a secret; Dask's certificate does where no key is named."""
     return name.endswith(("key", "passfile")) or (name == "client.cert" and "client.key" not in files)
 
 

@@ -371,7 +371,6 @@ class Economy:
 
 
 def _states(table: Susb) -> Choice:
-    """Return the states of establishments of groups k · sectors + j."""
     classes, sectors, states = table.establishments.shape
     cells = table.establishments.reshape(classes * sectors, states)
     return Choice([np.arange(states)] * len(cells), list(cells))

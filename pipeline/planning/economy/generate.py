@@ -84,7 +84,6 @@ class Batches:
         return self._records * batch // self.count
 
     def _rng(self, *key: int) -> np.random.Generator:
-        """Return the generator of one batch or nation; spawn_key tells apart every (seed, key), however large."""
         return np.random.default_rng(np.random.SeedSequence(self._seed, spawn_key=key))
 
     def _draw_chained(self, nation: int) -> Chained:

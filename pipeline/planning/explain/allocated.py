@@ -194,7 +194,6 @@ def _derived(problem: Problem, policy: PolicySum, unknowns: Sequence[Unknown]) -
 
 
 def _opening(text: PlanText) -> Iterator[str]:
-    """Yield the comment with which a text begins."""
     for line in takewhile(lambda line: line.startswith("#"), text.source.splitlines() if text.in_file else ()):
         yield line.removeprefix("#").strip()
 

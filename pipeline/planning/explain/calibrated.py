@@ -1,4 +1,4 @@
-"""Calibration: of one mechanism, all families, Gaussian scales, or each target that a plan states; reads no microdata."""
+"""Calibration of a mechanism, of all families, of Gaussian scales, or of each target of a plan; reads no microdata."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

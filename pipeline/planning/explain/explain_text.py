@@ -86,7 +86,6 @@ def _totals(verdict: Verdict) -> list[str]:
 
 
 def _nearest(standings: Sequence[Standing], most: int) -> dict[int, Standing]:
-    """Return so many of the references, those nearest to their limits or beyond, by their numbers, in order."""
     numbered = sorted(enumerate(standings, 1), key=lambda each: _nearness(each[1]), reverse=True)
     return dict(sorted(numbered[:most], key=lambda each: each[0]))
 
@@ -124,7 +123,6 @@ def _remedy_lines(verdict: Verdict) -> list[str]:
 
 
 def _divided(plan: Plan, remedy: Remedy) -> str:
-    """Return which scales are divided instead, those by which noise falls."""
     mechanisms = (each for query in plan.queries if remedy.table in (None, query.name) for each in query.mechanisms)
     names = {name for each in mechanisms if SCALES.get(name := scale_of(type(each)) or "", 1) < 0}
     return f" ({', '.join(sorted(names))}: divided by it, rounded down to three digits)" if names else ""
@@ -177,7 +175,6 @@ def _errors(verdict: Verdict, names: Sequence[str]) -> list[str]:
 
 
 def _reconciled(errors: Sequence[dict[str, Any]]) -> str:
-    """Return the standard error of reconciled values; of noise that grows with the total that nothing tells, none."""
     known = {error["reconciled"] for error in errors}
     return "released" if len(known) > 1 else "–" if None in known else f"≈{_short(known.pop())}"
 

@@ -301,7 +301,6 @@ def total_curve(plan: Plan, policy: PolicySum, statistic: Statistic, largest: fl
 
 
 def _range(policy: PolicySum, i: int, measure: str) -> tuple[float, float]:
-    """Return between which values of a measure records can meet the i-th policy."""
     met = [span.get(measure, (0, None)) for each, span in zip(policy.query_sets, policy.spans) if i in each]  # noqa: B905
     highest = [inf if high is None else float(high) for _, high in met]
     return min((float(low) for low, _ in met), default=0.0), max(highest, default=inf)

@@ -274,7 +274,6 @@ def table(comparison: Comparison, totals: tuple[float, ...]) -> str:
 
 
 def _parameters(mechanism: Mechanism) -> str:
-    """Return the numbers; the words (noise, estimator, policy, lattice) the family's name tells, or all have alike."""
     numbers = [p.name for p in mechanism.parameters().values() if p.kind == "number"]
     return ", ".join(f"{name} {float(getattr(mechanism, name)):.6g}" for name in numbers)
 

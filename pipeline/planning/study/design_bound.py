@@ -174,7 +174,6 @@ def _active(weights: PiecewiseWeights, shift: int, order: float, rho: float) -> 
 
 
 def _means(values: Floats) -> Floats:
-    """Return the means over −n … n of a symmetric function, n = 0, 1, …, from its values at distances."""
     sums = 2 * np.cumsum(values) - values[0]
     means: Floats = sums / (2 * np.arange(len(values)) + 1.0)
     return means

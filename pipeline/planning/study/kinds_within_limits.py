@@ -180,7 +180,6 @@ class _Search:
         )
 
     def _left(self, k: int) -> Fraction:
-        """Return a table's part of what the plan leaves of a limit, a year."""
         bound = self.bounds[k]
         tables = {self.policy.queries[i].name for i in self.policy.met_at(bound.limit.at)} - {NAME}
         return max(Fraction(0), bound.limit.rho - self.spent[k]) / (bound.times * len(tables))

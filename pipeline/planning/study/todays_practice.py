@@ -253,7 +253,6 @@ def _of_estimates(plan: Plan, table: Query | DerivedTable) -> _Table:
 
 
 def _errors(quantiles: Floats, totals: Floats) -> Floats:
-    """Return the relative errors of n totals at each of the quantiles, of shape (n, POINTS)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(quantiles == 0, 0.0, quantiles / totals[:, None])
 

@@ -214,7 +214,6 @@ def _weights(knots_of: Floats, points: Floats) -> Floats:
 
 
 def _grid_of_steps(most: float, a_decade: int) -> Floats:
-    """Return numbers of steps from 1 to `most`: all below FEW, then so many a decade."""
     count = int(np.ceil(np.log10(most) * a_decade)) + 1
     return np.union1d(np.arange(1.0, FEW + 1), np.rint(np.geomspace(1, most, count)))
 
