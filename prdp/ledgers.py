@@ -156,11 +156,7 @@ class Ledger:
         return write_officer_page(self._store, Path(out))
 
     def health(
-        self,
-        longest: float = 1,
-        longest_held: float = 168,
-        least_free: float = 1,
-        metrics: str | Path | None = None,
+        self, longest: float = 1, longest_held: float = 168, least_free: float = 1, metrics: str | Path | None = None
     ) -> dict[str, Any]:
         """Return what is well with the ledger and what must be mended, as `prdp doctor --ledger-only --json`.
 

@@ -181,10 +181,7 @@ ACTS = {
         run=_derive,
     ),
     "product": Act(
-        "",
-        "prdp.releases.product",
-        "product reconciled releases/cbp-2023 --out cbp23 --year 2023",
-        _show_product,
+        "", "prdp.releases.product", "product reconciled releases/cbp-2023 --out cbp23 --year 2023", _show_product
     ),
     "export": Act(
         "", "prdp.releases.export_tables", "export releases/cbp-2023-county --to csv --out tables", _show_exported

@@ -225,9 +225,7 @@ ACTS = {
         prints_json=True,
     ),
     "calibrate": Act(
-        "",
-        "prdp.calibration.calibrate",
-        "calibrate --kind log --set a=100 --standard-error 30 --total 500",
+        "", "prdp.calibration.calibrate", "calibrate --kind log --set a=100 --standard-error 30 --total 500"
     ),
     "try": Act("", example="try plan.yaml --draws 20 --page plan.html", declare=_declare_trial, run=_try),
     "study": Act("", example="study run conf/studies/slides.yaml --records 100000 --out study", acts=STUDIES),

@@ -49,10 +49,7 @@ PARAMS = {
         description="Publish nothing before a disclosure officer has approved it with prdp ledger approve.",
     ),
     "csv": Param(
-        False,
-        type="boolean",
-        title="CSV too",
-        description="Write every table as CSV beside the Parquet files.",
+        False, type="boolean", title="CSV too", description="Write every table as CSV beside the Parquet files."
     ),
     "diagnostics": Param(
         False,
@@ -106,14 +103,7 @@ def release_dag(
     tried |= {"execution_timeout": LONGEST} | settings.pop("default_args", {})
     with DAG(
         name,
-        **{
-            "schedule": None,
-            "max_active_runs": 1,
-            "default_args": tried,
-            "doc_md": ABOUT,
-            "tags": ["prdp"],
-        }
-        | settings,
+        **{"schedule": None, "max_active_runs": 1, "default_args": tried, "doc_md": ABOUT, "tags": ["prdp"]} | settings,
         catchup=False,
     ) as dag:
         (

@@ -291,11 +291,7 @@ def check(job: CheckJob) -> Outcome:
     spec = layout_of(plan).spec
     keys = zip(spec.keys, plan.domain.dimensions, strict=True)
     judges = tuple(CodeJudge.of(key, each, plan.domain) for key, each in keys if isinstance(key, CodeColumn))
-    with (
-        job.recorded(files, event=CHECKED),
-        job.log.stage("check", "looking at the microdata"),
-        contract_checked(plan),
-    ):
+    with job.recorded(files, event=CHECKED), job.log.stage("check", "looking at the microdata"), contract_checked(plan):
         checked = _look(job, files, spec, judges, prepared)
     made = report(plan, judges, checked, left_out_test_of(plan, job.site_share).share)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n" if job.as_json else text_of(made)

@@ -19,17 +19,7 @@ import numpy as np
 from pipeline.accounting.accountant import SHARE
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
-from pipeline.diagnostics.accuracy import (
-    BY_TOTAL,
-    Drawn,
-    DrawTask,
-    VarianceCurve,
-    accuracy_json,
-    class_labels,
-    classes_of,
-    drawn_json,
-    task_for,
-)
+from pipeline.diagnostics import accuracy
 from pipeline.diagnostics.record_losses import NO_LOSSES, TOTAL, Counts, Key, LossSpec, upper_ends
 from pipeline.diagnostics.records import ByOwner, FirmSummary, FirmTask, RecordSummary, RecordTask
 from pipeline.diagnostics.synthetic_microdata import Economy, Microdata, Origin
@@ -166,14 +156,16 @@ class _Trial:
 
     def _table(self, number: int, totals: Totals) -> dict[str, Any]:
         query = self.plan.queries[number]
-        task = task_for(query, self.plan.domain, None)
-        classes = accuracy_json(task, totals.over(number, task))[BY_TOTAL]
+        task = accuracy.task_for(query, self.plan.domain, None)
+        classes = accuracy.accuracy_json(task, totals.over(number, task))[accuracy.BY_TOTAL]
         variance = all(isfinite(mechanism.variance(0.0)) for mechanism in query.mechanisms)
         if self.keys:
             self._tell(f"drawing {query.name}")
-            drawn = Drawn.merged(totals.over(number, DrawTask(self.keys, query.parts[0].mechanism.step)))
+            drawn = accuracy.Drawn.merged(
+                totals.over(number, accuracy.DrawTask(self.keys, query.parts[0].mechanism.step))
+            )
             errors = {row["total"]: row["expected_standard_error"] for row in classes}
-            classes = drawn_json(drawn, len(self.keys), errors, variance=variance)
+            classes = accuracy.drawn_json(drawn, len(self.keys), errors, variance=variance)
         return {
             "name": query.name,
             "statistic": query.statistic.label,
@@ -189,11 +181,11 @@ class _Trial:
     def _usable(self, number: int, totals: Totals, query: Query, *, derived: bool = False) -> dict[str, Any]:
         """Return how many cells have a total other than 0, and of which share of them the errors are small enough."""
         known = reconciled_errors(self.plan).get(query.name) or (None,) * len(query.parts)
-        released = [_constant(inf) if derived else VarianceCurve.of(part.mechanism) for part in query.parts]
+        released = [_constant(inf) if derived else accuracy.VarianceCurve.of(part.mechanism) for part in query.parts]
         reconciled = [own if of is None else _constant(of**2) for own, of in zip(released, known, strict=True)]
         task = UsableTask((tuple(released), tuple(reconciled)), query.parts[0].mechanism.step, self.job.usable)
         counts = np.sum(totals.over(number, task), axis=0)
-        labels = class_labels()
+        labels = accuracy.class_labels()
         sizes = [{"total": labels[i]} | _shares(counts[:, i]) for i in np.flatnonzero(counts[0]).tolist()]
         return _shares(counts.sum(axis=1)) | {"sizes": sizes}
 
@@ -273,7 +265,7 @@ class UsableTask:
     `curves`: ways in which errors count, each with the variances of every part. Counts are by class of the total.
     """
 
-    curves: tuple[tuple[VarianceCurve, ...], ...]
+    curves: tuple[tuple[accuracy.VarianceCurve, ...], ...]
     step: Fraction
     share: float
 
@@ -287,7 +279,7 @@ class UsableTask:
                 mine = rows[0] & (True if block.part_of is None else block.part_of == part)
                 usable[mine] = np.sqrt(curve.at(totals[mine])) <= self.share * totals[mine]
             rows.append(usable)
-        classes, number = classes_of(totals), len(class_labels())
+        classes, number = accuracy.classes_of(totals), len(accuracy.class_labels())
         return np.array([np.bincount(classes[row], minlength=number) for row in rows], dtype=np.int64)
 
 
@@ -299,8 +291,8 @@ def _shares(counts: Sequence[int]) -> dict[str, Any]:
     return {"cells": cells} | {way: n / cells if cells else None for way, n in zip(WAYS, usable, strict=True)}
 
 
-def _constant(variance: float) -> VarianceCurve:
-    return VarianceCurve(np.zeros(1), np.array([variance]))
+def _constant(variance: float) -> accuracy.VarianceCurve:
+    return accuracy.VarianceCurve(np.zeros(1), np.array([variance]))
 
 
 def _errors(query: Query) -> list[dict[str, Any]]:
@@ -317,7 +309,7 @@ def _usable_in_all(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     known = [table["usable"] for table in tables if table["usable"]["cells"]]
     means = {f"mean_{way}": sum(each[way] for each in known) / len(known) if known else None for way in WAYS}
     sizes = [row for each in known for row in each["sizes"]]
-    labels = [label for label in class_labels() if any(row["total"] == label for row in sizes)]
+    labels = [label for label in accuracy.class_labels() if any(row["total"] == label for row in sizes)]
     by_size = [{"total": label} | _added([row for row in sizes if row["total"] == label]) for label in labels]
     return _added(known) | means | {"sizes": by_size}
 

@@ -134,10 +134,7 @@ def officer_page(ledger: Ledger, staged: Callable[[ReleaseState], tuple[str, str
 
 
 def _held(
-    history: History,
-    kept: Sequence[Account],
-    staged: Callable[[ReleaseState], tuple[str, str | None]],
-    now: datetime,
+    history: History, kept: Sequence[Account], staged: Callable[[ReleaseState], tuple[str, str | None]], now: datetime
 ) -> dict[str, Any]:
     """Return what an officer needs to know of a held release: where its page is, and what it adds to what is spent."""
     state = history.state

@@ -18,14 +18,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.microdata.frames import Frame
 from pipeline.release import attempts, request
 from pipeline.release.input_records import records_of, sealed
-from pipeline.release.pinned import (
-    Pinned,
-    SealedRecords,
-    pinned,
-    prepared_for,
-    require_own_files,
-    require_readable,
-)
+from pipeline.release.pinned import Pinned, SealedRecords, pinned, prepared_for, require_own_files, require_readable
 from pipeline.release.publish import stage
 from pipeline.release.request import Job, Outcome
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root

@@ -25,16 +25,7 @@ from pipeline.plan.plan_schema import UNUSABLE, WISHES
 from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, unshared, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.calibrated import (
-    holder_of,
-    replace_target,
-    scales_of,
-    solution_text,
-    solve_targets,
-    table_name,
-    write_plan,
-    written_text,
-)
+from pipeline.planning.explain import calibrated
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
 
@@ -103,7 +94,7 @@ def allocated_plan(
     for bound in bounds:
         earlier = [Charged("the other years", policy, bound.times - 1)] if bound.times > 1 else []
         check([bound.limit], earlier, Charged(plan.release, policy, 1))
-    scales, solved = _chosen(draft, problem.at(numbers), allocation), solve_targets(plan, data)
+    scales, solved = _chosen(draft, problem.at(numbers), allocation), calibrated.solve_targets(plan, data)
     entries = [*map(_entry, allocation.places.values(), scales), *(_solved_entry(plan, each) for each in solved)]
     why = CHOSEN if sizes_of is None else f"{CHOSEN[:-1]}, with totals and sizes of {sizes_of}:"
     annotated = _annotated(text, data, entries, why)
@@ -131,7 +122,7 @@ def allocated_plan(
     opening = "".join(f"# {line}\n" for line in (*_opening(text), why))
     final = annotated or parsed(opening + written(data, _notes(data, scales, unmeasured)), path)
     if out is not None:
-        write_plan(final.source, out, plan, variables)
+        calibrated.write_plan(final.source, out, plan, variables)
     return result, final
 
 
@@ -139,9 +130,9 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     """Return the result for people."""
     rows = [["query", "scale", "chosen for", "error", "rho at the limits"]]
     for each in result["found"]:
-        rows.append([table_name(each), _scale(each), _for(each["for"]), _error(each), _losses(each)])
+        rows.append([calibrated.table_name(each), _scale(each), _for(each["for"]), _error(each), _losses(each)])
     lines = aligned(rows)
-    lines += [solution_text(each) for each in result["solved"]]
+    lines += [calibrated.solution_text(each) for each in result["solved"]]
     rows = [["derived", "chosen for", "error"]]
     rows += [[each["query"], _for(each["for"]), _error(each)] for each in result["derived"]]
     lines += aligned(rows) if result["derived"] else []
@@ -156,7 +147,7 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     lines.append(f"plan     {result['plan_digest']}")
     if result["out"] is not None:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
-        lines += written_text(result["out"], kept)
+        lines += calibrated.written_text(result["out"], kept)
     return "\n".join(lines)
 
 
@@ -215,11 +206,11 @@ def _stated(
         unknown = next(each for each in problem.unknowns if i in each.members)
         family, name = unknown.members[i], unknown.members[i].name
         scale = {name: as_json(getattr(policy.queries[i].mechanism, name))}
-        holder, key = holder_of(stated["queries"][place.query], place.part)
+        holder, key = calibrated.holder_of(stated["queries"][place.query], place.part)
         if unknown.choices:
             stated_as = {k: as_json(v) if isinstance(v, Fraction) else v for k, v in family.fixed.items()}
             holder[key] = {"kind": family.kind, **stated_as, "calibrate": holder[key]["calibrate"]}
-        replace_target(holder, key, scale)
+        calibrated.replace_target(holder, key, scale)
     left = [query for q, query in enumerate(stated["queries"]) if q not in derived]
     unmeasured = [{k: v for k, v in stated["queries"][q].items() if k != "mechanism"} for q in derived]
     more = {"derived": [*stated.get("derived", ()), *unmeasured]} if derived else {}
@@ -333,8 +324,8 @@ def _entry(place: Place, each: Json) -> Entry:
 
 def _solved_entry(plan: Plan, solution: Mapping[str, Any]) -> Entry:
     query = next(q for q, each in enumerate(plan.queries) if each.name == solution["query"])
-    scales = ", ".join(f"{name}: {value}" for name, value in scales_of(solution).items())
-    return Entry(_path(Place(query, solution.get("part"))), scales, solution_text(solution).split("   ")[-1])
+    scales = ", ".join(f"{name}: {value}" for name, value in calibrated.scales_of(solution).items())
+    return Entry(_path(Place(query, solution.get("part"))), scales, calibrated.solution_text(solution).split("   ")[-1])
 
 
 def _annotated(text: PlanText, data: Any, entries: Sequence[Entry], chosen: str) -> PlanText | None:
@@ -352,7 +343,7 @@ def _notes(data: Json, scales: Sequence[Json], derived: Sequence[Json]) -> dict[
     """Return of each table what its scales, or it as a derived one, were chosen for."""
     notes: dict[str, list[str]] = {}
     for each in scales:
-        notes.setdefault(each["query"], []).append(f"{table_name(each)}: {_scale(each)} {_comment(each)}")
+        notes.setdefault(each["query"], []).append(f"{calibrated.table_name(each)}: {_scale(each)} {_comment(each)}")
     for each in derived:
         notes.setdefault(each["query"], []).append(f"for {_for(each['for'])}: {_error(each)}")
     return {key: [notes.get(table["name"], []) for table in data[key]] for key in ("queries", "derived") if key in data}
