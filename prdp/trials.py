@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg
+from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError, arg, file_errors
 from pipeline.plan.load import NOTHING, filled
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_text import read_text
@@ -173,10 +173,8 @@ def with_own_values(path: str, values: Mapping[str, str]) -> Plan:
 
 
 def _write(page: Path, text: str) -> None:
-    try:
+    with file_errors(f"{arg('page', page)}: it cannot be written (", "); give another file", PrdpError):
         page.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PrdpError(f"{arg('page', page)}: it cannot be written ({error.strerror}); give another file") from None
 
 
 @documented

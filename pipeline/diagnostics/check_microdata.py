@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.accounting.accountant import SHARE
-from pipeline.base.errors import PlanError, StateError, arg, nearest
+from pipeline.base.errors import PlanError, StateError, arg, file_errors, nearest
 from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, LookAt, OneId, Seen, Wrong
 from pipeline.diagnostics.diagnose import RecordedJob
 from pipeline.engines.protocol import grouped
@@ -295,10 +295,8 @@ def check(job: CheckJob) -> Outcome:
         checked = _look(job, files, spec, judges, prepared)
     made = report(plan, judges, checked, left_out_test_of(plan, job.site_share).share)
     text = json.dumps(made, ensure_ascii=False, indent=2, allow_nan=False) + "\n" if job.as_json else text_of(made)
-    try:
+    with file_errors(f"{arg('report', path)}: it cannot be written (", "): give another file"):
         LocalPath(path).write_durably(text.encode())
-    except OSError as error:
-        raise StateError(f"{arg('report', path)}: it cannot be written ({error.strerror}): give another file") from None
     return Outcome(path, bool(made["findings"]))
 
 
@@ -310,15 +308,11 @@ def _report_path(job: CheckJob) -> Path:
     require_outside(path, [default_out(job.plan), *release_folders(job.ledger)], arg("report"))
     if path.exists() or path.is_symlink():
         raise StateError(f"{arg('report', path)}: it exists already: give a new file")
-    try:
+    with file_errors(f"{arg('report', path)}: its folder cannot be made (", "): give another file"):
         if job.report is None:
             folder.make_private()
         else:
             LocalPath(path.parent).make_folder()
-    except OSError as error:
-        raise StateError(
-            f"{arg('report', path)}: its folder cannot be made ({error.strerror}): give another file"
-        ) from None
     return path
 
 

@@ -9,6 +9,7 @@ compared as text.
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.base.errors import PrdpError
+from pipeline.base.errors import PrdpError, file_errors
 from pipeline.diagnostics import record_losses as family
 from pipeline.diagnostics.record_losses import Counts, Distributions, Key, LossSpec
 from pipeline.engines.protocol import in_buckets
@@ -45,27 +46,22 @@ class RowFile:
 
     def add(self, table: pa.Table) -> None:
         """Write the rows of a table."""
-        try:
+        with self._written():
             if self._writer is None:
                 os.close(os.open(self._aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
                 self._writer = pq.ParquetWriter(self._aside, table.schema, compression="zstd", store_schema=False)
             self._writer.write_table(table)
-        except OSError as error:
-            raise _unwritable(self._path, error) from None
 
     def close(self) -> None:
         """Give the file its name; without any rows there is none."""
-        if self._writer is None:
-            return
-        try:
-            self._writer.close()
-            os.replace(self._aside, self._path)
-        except OSError as error:
-            raise _unwritable(self._path, error) from None
+        if self._writer is not None:
+            with self._written():
+                self._writer.close()
+                os.replace(self._aside, self._path)
 
-
-def _unwritable(path: Path, error: OSError) -> PrdpError:
-    return PrdpError(f"diagnostics: {path.name} cannot be written ({error.strerror}); make room, and run again")
+    def _written(self) -> AbstractContextManager[None]:
+        before = f"diagnostics: {self._path.name} cannot be written ("
+        return file_errors(before, "); make room, and run again", PrdpError)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

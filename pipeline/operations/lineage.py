@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.base.errors import StateError, arg
+from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.base.log import Log
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.store import Ledger
@@ -57,17 +57,15 @@ def append_new(events: Iterable[Mapping[str, Any]], target: Path) -> None:
     A run has one event of each type at most. What is new is one write at the end of the file: the lines of writers at
     the same time do not mix.
     """
-    try:
-        with target.open("a+b", buffering=0) as file:
-            file.seek(0)
-            held = file.readall()
-            known = {_name(line) for line in held.splitlines()}
-            lines = [json.dumps(event).encode() + b"\n" for event in events]
-            new = b"".join(line for line in lines if _name(line) not in known)
-            file.write(new if held.endswith(b"\n") or not held else b"\n" + new)
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise StateError(f"{arg('lineage', target)}: cannot be written: {error.strerror}; name another file") from None
+    unwritten = file_errors(f"{arg('lineage', target)}: cannot be written: ", "; name another file")
+    with unwritten, target.open("a+b", buffering=0) as file:
+        file.seek(0)
+        held = file.readall()
+        known = {_name(line) for line in held.splitlines()}
+        lines = [json.dumps(event).encode() + b"\n" for event in events]
+        new = b"".join(line for line in lines if _name(line) not in known)
+        file.write(new if held.endswith(b"\n") or not held else b"\n" + new)
+        os.fsync(file.fileno())
 
 
 @contextmanager

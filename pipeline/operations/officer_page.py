@@ -18,7 +18,7 @@ from pipeline.accounting.accountant import total
 from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.interpretation import Loss, interpret_at
 from pipeline.accounting.references import Limit, Reference
-from pipeline.base.errors import StateError, arg
+from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.base.plain import Table, rendered, with_ledger
 from pipeline.ledger.admission import Account, UnderLimit
 from pipeline.ledger.datasets import REFUSALS, raising, registering
@@ -361,12 +361,10 @@ def write_officer_page(ledger: Ledger, out: Path) -> Path:
     path = Path(os.path.abspath(out))
     require_outside(path, release_folders(ledger))
     page = officer_page(ledger, lambda state: _staged(ledger, state), datetime.now(UTC))
-    try:
+    with file_errors(f"{arg('out', out)}: it cannot be written (", "): give another file"):
         if os.path.lexists(path) and (path.is_symlink() or GENERATOR not in path.read_bytes()):
             raise StateError(f"{arg('out', out)}: is there already, and no page of a ledger: give a new file")
         LocalPath(path).write_durably(page.encode())
-    except OSError as error:
-        raise StateError(f"{arg('out', out)}: it cannot be written ({error.strerror}): give another file") from None
     return path
 
 
