@@ -27,7 +27,7 @@ HOLD = 0.94  # of intervals of 95 %, at least
 FARTHEST = 4  # standard errors, at which errors are cut: squares of heavy tails have no law of large numbers
 ERRORS = (0.7, 1.1)  # root mean squares of errors over stated standard errors, so cut
 OTHERS = re.compile(r"(?i)county business patterns|\bcbp\b|census bureau")
-FOREIGN = re.compile(r"(?i)\b(naics\w*|count(y|ies)|establishments?|firms?|census bureau)\b")
+FOREIGN = re.compile(r"(?i)\b(an industry|naics\w*|count(y|ies)|establishments?|firms?|census bureau)\b")
 PUBLIC = (".html", ".json", ".md", ".csv", ".txt")
 
 

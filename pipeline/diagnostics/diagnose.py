@@ -61,6 +61,7 @@ def document(
         "plan_digest": plan.digest,
         "unit": plan.dataset.unit,
         "size_measure": spec.size.name if spec.size else None,
+        **plan.unit_names.resolved(),
         "records": {
             "read": records.records,
             "dropped": records.dropped,
@@ -193,7 +194,7 @@ def _write(job: DiagnosticsJob, layout: Layout, chunks: Sequence[Chunk], compare
     with job.log.stage("records", "losses of records"):
         records = _records(job, spec, layout, chunks)
     if job.plan.dataset.owner is not None:
-        with job.log.stage("firms", "losses of firms"), _scratch(job) as between:
+        with job.log.stage("firms", f"losses of {job.plan.unit_names.owner[1]}"), _scratch(job) as between:
             task = FirmTask(spec, _private_subfolder(job.out / "firms") if job.per_record else None)
             firms = FirmSummary.merged(list(grouped(job.engine.each, ByOwner(spec), chunks, task, between)))
     with job.log.stage("accuracy", "accuracy against the truth"), _scratch(job) as between:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.base.plain import SHOWN, Table, bound, number, percent, rendered
 from pipeline.base.plots import DASHES, Draw, Picture, can_draw, line_style, picture
+from pipeline.plan.model import UnitNames
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,12 +48,13 @@ Curve = Sequence[tuple[float | None, float]]
 
 def diagnostics_page(document: Json) -> str:
     """Return the page for a diagnostics document; without matplotlib it has tables alone, and says so."""
-    size = document["size_measure"]
-    sections = [*_sections("records", document["losses"], size)]
+    size, names = document["size_measure"], UnitNames.of_resolved(document)
+    (record, records), (owner, owners) = names.record, names.owner
+    sections = [*_sections(records, document["losses"], size)]
     if document["firms"]:
-        first, *others = _sections("firms", document["firms"], f"{size} of the whole firm")
+        first, *others = _sections(owners, document["firms"], f"{size} of the whole {owner}")
         count = f"{document['firms']['count']:,}"
-        text = f"{count} firms have a record in the domain. In a cell a firm's records lose together. {first['text']}"
+        text = f"{count} {owners} have a {record} in the domain. In a cell its {records} lose together. {first['text']}"
         sections += [first | {"text": text.strip()}, *others]
     accuracy = document["accuracy"]
     attempt = accuracy["compared_with"]
@@ -70,15 +72,16 @@ def diagnostics_page(document: Json) -> str:
         figures=True,
         title=f"Diagnostics of {document['release']}",
         dataset=document["dataset"],
+        of=records,
         warnings=[*(WARNINGS if can_draw() else (*WARNINGS, NO_PLOTS)), LEDGER],
         headings=[
-            ("records", "Records"),
+            ("records", records.capitalize()),
             *((each["id"], each["heading"]) for each in numbered),
             ("accuracy", ACCURACY),
             *((f"query-{each['query']}", each["query"]) for each in queries),
         ],
         records=Table(
-            ("records", "count"), [(text, f"{document['records'][key]:,}") for key, text in COUNTS.items()], [1]
+            (records, "count"), [(text, f"{document['records'][key]:,}") for key, text in COUNTS.items()], [1]
         ),
         sections=numbered,
         compared=compared,

@@ -29,7 +29,12 @@ def small(name: str, folder: Path, **changes: Any) -> Path:
     for key, spec in data["lists"].items():
         if "copy" in spec:
             rows = (HOME / spec["copy"]).read_text().splitlines()
-            kept = {"naics": ("111", "236", "3118", "722"), "counties": ("56",), "states": ("19", "20", "31")}[key]
+            kept = {
+                "naics": ("111", "236", "3118", "722"),
+                "counties": ("56",),
+                "inhabitants": ("56",),
+                "states": ("19", "20", "31"),
+            }[key]
             spec["copy"] = str(folder / f"{key}.csv")
             chosen = [row for row in rows[1:] if row.startswith(kept)]
             Path(spec["copy"]).write_text("\n".join([rows[0], *chosen]) + "\n")
@@ -80,11 +85,13 @@ def test_five_years_of_one_plan_cost_what_explain_says(tmp_path: Path) -> None:
     product["derived"] = {
         "growth": {"meaning": "Change", "unit": "%", "change": "month3", "relative": True, "times": 100, "decimals": 1}
     }
-    (layout,) = product["layouts"]
+    layout = product["layouts"][0]
     layout["rows"] = [{"by": ["state", "ownership"], "values": {"month3": "state_subsector_month3"}}]
     layout["columns"] = [*layout["columns"][:2], {"name": "growth", "meaning": "Change", "value": "growth"}]
     layout |= {"order": ["own_code"], "leave_out_empty": False}
-    (tmp_path / "product.yaml").write_text(yaml.safe_dump(product | {"tables": []}, sort_keys=False))
+    (tmp_path / "product.yaml").write_text(
+        yaml.safe_dump(product | {"tables": [], "lists": {}, "layouts": [layout]}, sort_keys=False)
+    )
     files = tmp_path / "files"
     prdp.product(folders["2024"], files, product=tmp_path / "product.yaml", since=folders["2023"])
     ranges = pd.read_csv(files / "layouts" / "labour24_ranges.csv", dtype=str).set_index("own_code")

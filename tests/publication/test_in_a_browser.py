@@ -135,6 +135,7 @@ def test_nothing_is_cut_on_paper(site: Path, tmp_path: Path, page: Page) -> None
         "diagnostics.html",
         title="t",
         dataset="d",
+        of="records",
         warnings=[],
         records=losses,
         sections=[],

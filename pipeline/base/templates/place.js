@@ -55,7 +55,7 @@
       event.preventDefault();
       await answer();
       hits.querySelector("a")?.click();
-    } }, make("label", {}, "Figures of a place, an industry, or both", input)), status, hits);
+    } }, make("label", {}, `Figures of ${box.dataset.of}`, input)), status, hits);
   }
 
   // The page

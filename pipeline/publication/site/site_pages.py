@@ -66,6 +66,7 @@ def front_page(
         coverage=coverage(facts),
         size=f"{100 * losses[0]['size']:g}" if losses else "",
         plain=facts.get("plain"),
+        ask=facts.get("ask"),
         losses=_losses(facts),
     )
 
@@ -111,17 +112,24 @@ def published_page(
 
 
 def place_page(facts: Facts) -> str:
-    """Return the page of a place or an industry, which a script fills from the tables' own."""
-    return rendered("site_place.html", title="A place or an industry", site="", headed=True, facts=asking(facts))
+    """Return the page of a place, an industry, or other codes, which a script fills from the tables' own."""
+    about = asking(facts)
+    return rendered("site_place.html", title=f"Figures of {about['ask']}", site="", headed=True, facts=about)
 
 
 def asking(facts: Facts) -> Facts:
-    """Return facts for a page that asks for a place, which takes a site's INDEX.
+    """Return facts for a page that asks for codes, which takes a site's INDEX: `ask` says of which keys.
 
     `plain` is the table for readers without scripts: of the states, with the fewest cells, else the smallest of all.
     """
     tables = sorted(facts["tables"], key=lambda each: ("state" not in each["by"], not each["cells"], each["cells"]))
-    return facts | {"plain": tables[0]}
+    levels = {level: facts["levels"][level]["label"] for each in tables for level in each["by"] if level != "nation"}
+    if any(level.startswith("naics") for level in levels):
+        ask = "a place, an industry, or both"
+    else:
+        *first, last = sorted(label[:1].lower() + label[1:] for label in levels.values()) or ["kind"]
+        ask = f"one {', '.join(first)} or {last}" if first else f"one {last}"
+    return facts | {"plain": tables[0], "ask": ask}
 
 
 def listed_table(facts: Facts, about: Facts, figures: Figures, axes: Sequence[Facts]) -> Facts:
