@@ -19,7 +19,7 @@ PROMISING = ("README", "guarantee", "security", "operations", "performance", "cl
 RULES = "guarantee"  # the page whose numbered rules are held one by one
 HOLDER = re.compile(r"`(\w+\.py::\w+|(?:fault|drill|goal|bench): [^`]+)`")
 NAMES = re.compile(r"- ([a-z0-9][a-z0-9-]*(?:, [a-z0-9-]+)*): ")
-HELD = re.compile(r"<!-- held: ([a-z0-9-]+(?:, [a-z0-9-]+)*) -->")
+HELD = re.compile(r"<!-- held:\s+([a-z0-9-]+(?:,\s+[a-z0-9-]+)*)\s+-->")
 FREE = re.compile(r"<!-- no promise: [^\n]+ -->")
 
 
@@ -76,7 +76,7 @@ def unheld(name: str, text: str, known: Iterable[str]) -> list[str]:
 
 def held(text: str) -> set[str]:
     """Return the claims that a page names."""
-    return {name for names in HELD.findall(text) for name in names.split(", ")}
+    return {name for names in HELD.findall(text) for name in re.split(r",\s+", names)}
 
 
 def pages() -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_a_claim_whose_holder_is_gone_or_missing_is_noticed() -> None:
 def test_a_promise_without_a_holder_is_noticed() -> None:
     """The twin: a section without a comment, a rule without one, a name that no claim has; code is no section."""
     text = (
-        "# A\n<!-- held: a -->\nText.\n\n1. One. <!-- held: a -->\n2. Two,\n   longer.\n\n"
+        "# A\n<!-- held: a -->\nText.\n\n1. One. <!-- held: a -->\n2. Two,\n   longer.\n3. Three. <!-- held:\n   a -->\n\n"
         "## B\n<!-- no promise: it only points -->\n\n```sh\n# no section\n```\n"
         "## C\n\n### D\nText. <!-- held: b -->\n## E\nText.\n"
     )
