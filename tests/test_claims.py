@@ -65,7 +65,7 @@ def pieces(name: str, text: str) -> Iterator[tuple[str, str]]:
             yield f"{name}, {head.lstrip('# ')}", body.partition("\n\n")[0]
         if name == RULES:
             rules = re.findall(r"^\d+\. .*?(?=^\d+\. |\n\n|\Z)", body, re.MULTILINE | re.DOTALL)
-            yield from ((f"{name}, rule {rule[:40]}", rule) for rule in rules)
+            yield from ((f"{name}, rule {' '.join(rule.split())[:40]}", rule) for rule in rules)
 
 
 def unheld(name: str, text: str, known: Iterable[str]) -> list[str]:
@@ -111,9 +111,10 @@ def test_a_claim_whose_holder_is_gone_or_missing_is_noticed() -> None:
 def test_a_promise_without_a_holder_is_noticed() -> None:
     """The twin: a section without a comment, a rule without one, a name that no claim has; code is no section."""
     text = (
-        "# A\n<!-- held: a -->\nText.\n\n1. One. <!-- held: a -->\n2. Two,\n   longer.\n3. Three. <!-- held:\n   a -->\n\n"
+        "# A\n<!-- held: a -->\nText.\n\n"
+        "1. One. <!-- held: a -->\n2. Two,\n   longer.\n3. Three. <!-- held:\n   a -->\n\n"
         "## B\n<!-- no promise: it only points -->\n\n```sh\n# no section\n```\n"
         "## C\n\n### D\nText. <!-- held: b -->\n## E\nText.\n"
     )
-    assert unheld("guarantee", text, {"a"}) == ["guarantee, rule 2. Two,\n   longer.", "guarantee, E", "b"]
+    assert unheld("guarantee", text, {"a"}) == ["guarantee, rule 2. Two, longer.", "guarantee, E", "b"]
     assert unheld("airflow", text, {"a", "b"}) == ["airflow, E"]
