@@ -25,7 +25,7 @@ from pipeline.accounting.references import QuerySet
 
 # Levels, the coarsest first; others are nested in none.
 NESTED = (("nation", "state", "county"), ("naics2", "naics3", "naics4", "naics5", "naics6"))
-_NONE: Floats = np.zeros((1, 1))
+Ints = NDArray[np.int64]
 
 Chain = Sequence[Sequence[int]]  # tables with nested cells, by number, those of equal cells together, finest first
 
@@ -38,7 +38,7 @@ def most_lost(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySe
     if not exposures:
         return np.zeros(1)
     with np.errstate(over="ignore"):  # infinite is a bound
-        offers = {each.policies: each.prices() for each in exposures}
+        offers = {each.policies: each.prices for each in exposures}
         bound = _least(offers, options, exposures[0].times)
         for policies, prices in _together(exposures, frozenset(options)):
             rest = {other: kinds for other, kinds in offers.items() if not other <= policies}
@@ -55,7 +55,7 @@ def _together(
             for level in levels:
                 joined = _joined(level) if len(level) > 1 else None
                 if joined is not None:
-                    yield joined.policies, joined.prices()
+                    yield joined.policies, joined.prices
             every = [each for level in levels for each in level]
             ratios = _ratios(every) if len(levels) > 1 else None
             if ratios is not None:
@@ -70,56 +70,55 @@ def _least(
     for j, sets in enumerate(options):
         if sets:
             members.setdefault(sets, []).append(j)
-
-    chosen = {
-        policies: min(kinds, key=lambda prices: prices[0].sum() + times @ prices[1].sum(axis=1))
-        for policies, kinds in offers.items()
-    }
+    order, m = list(offers), max(y.shape[1] for kinds in offers.values() for _, y in kinds)
+    groups = [
+        _Group(np.array(lots), np.array([[policies <= met for met in sets] for policies in order]))
+        for sets, lots in members.items()
+    ]
+    chosen = [
+        min(kinds, key=lambda prices: prices[0].sum() + times @ prices[1].sum(axis=1)) for kinds in offers.values()
+    ]
 
     # Σ over the others is what comes before and what comes after: prices before were chosen last, those after first.
-    order = list(offers)
-    after = _sums_after(order, chosen, members)
+    after_fixed = np.cumsum([np.zeros(m), *(np.broadcast_to(fixed, m) for fixed, _ in chosen[:0:-1])], axis=0)[::-1]
+    after = [group.sums_after([y for _, y in chosen], m) for group in groups]
     before_fixed: Floats = np.zeros(1)
-    before = {(sets, met): _NONE for sets in members for met in sets}
+    before: list[Floats] = [np.zeros((1, 1, 1)) for _ in groups]
     best: Floats | None = None
     for n, policies in enumerate(order):
-        after_fixed, after_met = after[n]
         bounds = []
         for fixed, y in offers[policies]:
-            total = before_fixed + after_fixed + fixed
-            for sets, lots in members.items():
-                sums = [before[sets, met] + after_met[sets, met] + (y[lots] if policies <= met else 0) for met in sets]
-                most = np.maximum.reduce(np.broadcast_arrays(np.zeros((len(lots), 1)), *sums))
-                total = total + times[lots] @ most
+            total = before_fixed + after_fixed[n] + fixed
+            for group, earlier, later in zip(groups, before, after, strict=True):
+                most = np.maximum((earlier + later[n] + group.paid(n, y)).max(axis=0), 0.0)
+                total = total + times[group.lots] @ most
             bounds.append(np.asarray(total * UP))
         least = min(range(len(bounds)), key=lambda k: bounds[k].sum())
         fixed, y = offers[policies][least]
         before_fixed = before_fixed + fixed
-        for (sets, met), paid in before.items():
-            if policies <= met:
-                before[sets, met] = paid + y[members[sets]]
+        before = [earlier + group.paid(n, y) for group, earlier in zip(groups, before, strict=True)]
         best = np.minimum.reduce(bounds if best is None else [best, *bounds])
     assert best is not None
     return best
 
 
-def _sums_after(
-    order: Sequence[QuerySet],
-    chosen: Mapping[QuerySet, Prices],
-    members: Mapping[frozenset[QuerySet], Sequence[int]],
-) -> list[tuple[Floats, dict[tuple[frozenset[QuerySet], QuerySet], Floats]]]:
-    """Return for each set of policies what the prices chosen of all after it come to: fixed, and by lots and sets."""
-    fixed: Floats = np.zeros(1)
-    met_sums = {(sets, met): _NONE for sets in members for met in sets}
-    sums = []
-    for policies in reversed(order):
-        sums.append((fixed, dict(met_sums)))
-        more, y = chosen[policies]
-        fixed = fixed + more
-        for (sets, met), paid in met_sums.items():
-            if policies <= met:
-                met_sums[sets, met] = paid + y[members[sets]]
-    return sums[::-1]
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Lots of the same query sets, by number. `pays`: (policies, sets), whether a record in one pays for the other."""
+
+    lots: Ints
+    pays: NDArray[np.bool_]
+
+    def paid(self, n: int, y: Floats) -> Floats:
+        """Return (sets, lots, m) what is paid for the n-th policies at these prices."""
+        return np.where(self.pays[n][:, None, None], y[self.lots], 0.0)
+
+    def sums_after(self, prices: Sequence[Floats], m: int) -> list[Floats]:
+        """Return for each policies (sets, lots, m) what the prices of all after them come to."""
+        sums: list[Floats] = [np.zeros((self.pays.shape[1], len(self.lots), m))]
+        for n in range(len(prices) - 1, 0, -1):
+            sums.append(sums[-1] + self.paid(n, prices[n]))
+        return sums[::-1]
 
 
 def _met_at_once(exposures: Sequence[Exposure], options: frozenset[frozenset[QuerySet]]) -> Iterator[list[Exposure]]:
@@ -229,7 +228,6 @@ MOST_PAIRS = 3**9  # of a collection and a part of it: those of 9 different reco
 MOST_WAYS = 4096  # in which records can be in query sets
 MOST_MEMBERS = 64  # different collections in the tables of a chain that are looked at one by one
 HUGE = 1e300  # stands for infinite, so that no difference of infinities is taken
-Ints = NDArray[np.int64]
 
 
 def most_in_partitions(exposures: Sequence[Exposure], options: Sequence[frozenset[QuerySet]]) -> Floats | None:

@@ -134,8 +134,7 @@ def _by_divergences(
         return
     rough = []
     for record, query_set, together in different.values():
-        met = (policy.queries[i] for i in query_set)
-        curve = convert.added([each.mechanism.renyi_at(each.influence(record), convert.ORDERS) for each in met])
+        curve = convert.added(policy.renyi_at(i, record) for i in query_set)
         epsilon = convert.approximate_epsilon_of(convert.ORDERS, curve, delta)
         rough.append((together, epsilon, convert.best_power_of(convert.ORDERS, curve)))
     yield from sorted(rough, key=lambda each: each[1], reverse=True)

@@ -100,6 +100,11 @@ class Lattice:
         estimates = zip(self.tables, self._estimates(variances), strict=True)
         return np.array([_mean(of, table.rows) for table, of in estimates])
 
+    def tells_all(self, variances: Sequence[float] | Floats) -> bool:
+        """Return whether something is known of all cells of all tables."""
+        unknown = self._inverses(variances)[1]
+        return all(self._is_told(table, unknown)[table.rows > 0].all() for table in self.tables)
+
     def reconciled_members(self, variances: Sequence[float] | Floats) -> Floats:
         """Return (m,) the same of each policy's own cells."""
         return np.array(
@@ -145,17 +150,18 @@ class Lattice:
 
         Some table must tell something of every residual.
         """
-        rows = self._rows
-        inverses, _ = self._inverses(variances)
+        rows, precisions = self._rows, self._rows.precisions(variances)
+        inverses, _ = self._inverses(variances, precisions)
         known = np.where(np.isfinite(variances), variances, 0.0)
-        falls = rows.parts * known * rows.precisions(variances)[:, None] ** 2
         covariances = rows.sums @ inverses @ rows.sums.T
+        squares = covariances**2
         estimates, grows = np.empty(len(rows.parts)), np.empty((len(rows.parts), len(rows.parts)))
-        for k in range(len(rows.sums)):
-            some = np.flatnonzero(rows.kind == k)
+        for k, some in enumerate(rows.of_kinds):
             estimates[some] = rows.factors[some] @ covariances[:, k, k]
-            grows[some] = rows.factors[some] @ (rows.shares.T * covariances[:, k, rows.kind] ** 2)
-        return rows.weights @ estimates, rows.weights @ grows @ falls
+            grows[some] = rows.factors[some] @ (rows.shares.T * np.take(squares[:, k], rows.kind, axis=1))
+        if rows.own is not None:  # what the sums below come to, of one term each
+            return estimates[rows.own], grows[np.ix_(rows.own, rows.own)] * (known * precisions[rows.own] ** 2)
+        return rows.weights @ estimates, rows.weights @ grows @ (rows.parts * known * precisions[:, None] ** 2)
 
     @cached_property
     def _rows(self) -> "_Rows":
@@ -213,11 +219,12 @@ class Lattice:
         seen: Mask = (rows <= APART)[self._shares(table) > 0].all(axis=0)
         return seen
 
-    def _inverses(self, variances: Sequence[float] | Floats) -> tuple[Floats, Floats]:
+    def _inverses(self, variances: Sequence[float] | Floats, precisions: Floats | None = None) -> tuple[Floats, Floats]:
         """(e, c, c): J_e⁻¹, as far as anything is known; and the directions of which nothing is, of length 1."""
         codes = self.tables[0].sums.shape[1]
         rows = self._rows
-        information = (rows.shares.T * rows.precisions(variances)) @ rows.squares
+        precisions = rows.precisions(variances) if precisions is None else precisions
+        information = (rows.shares.T * precisions) @ rows.squares
         information = information.reshape(len(self.cells), codes, codes)
         diagonal = np.einsum("ecc->ec", information)
         scales = np.divide(1, np.sqrt(diagonal), out=np.zeros_like(diagonal), where=diagonal > 0)
@@ -247,6 +254,18 @@ class _Rows:
     weights: Floats
     shares: Floats
     factors: Floats
+
+    @cached_property
+    def of_kinds(self) -> list[Int64s]:
+        """The rows of each kind."""
+        return [np.flatnonzero(self.kind == k) for k in range(len(self.sums))]
+
+    @cached_property
+    def own(self) -> Int64s | None:
+        """(m,) the one row that each policy's cells are; None where some row has several, or some policy."""
+        single = (self.parts == 1).sum(axis=0), (self.parts != 0).sum(axis=0), (self.parts != 0).sum(axis=1)
+        same = np.array_equal(self.weights, self.parts.T) and all((count == 1).all() for count in single)
+        return np.argmax(self.parts, axis=0) if same else None
 
     def precisions(self, variances: Sequence[float] | Floats) -> Floats:
         """Return (r,) 1 over the variance of each row's noise, 0 where it has none."""

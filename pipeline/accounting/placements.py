@@ -105,8 +105,9 @@ class Exposure:
         distinct, which = np.unique(sums, return_inverse=True)
         return np.asarray(np.nan_to_num(self.loss(distinct, self.unit), nan=np.inf)[which])
 
+    @cached_property
     def prices(self) -> list[Prices]:
-        """Return prices of every kind that the records allow."""
+        """Prices of every kind that the records allow."""
         if not any(self.units):
             m = self.loss(np.array([1]), self.unit).shape[1]
             return [(np.zeros(m), np.zeros((len(self.units), m)))]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from math import log, pi, sqrt
 from typing import Any, Self
 
@@ -22,7 +23,6 @@ from scipy.special import ndtr
 
 from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
 from pipeline.accounting.calibrate import Family
-from pipeline.accounting.lattice import Lattice
 from pipeline.accounting.targets import CalibrationError, Target
 from udfs.numbers.arrays import Floats, Int64s
 
@@ -48,6 +48,34 @@ class Curve:
     def slope(self) -> PchipInterpolator:
         """Its slopes at any x."""
         return self.value.derivative()
+
+
+class Stack:
+    """Several curves, evaluated at once, each at an x of its own: what `value` and `slope` of each give, bit by bit."""
+
+    def __init__(self, curves: Sequence[Curve]) -> None:
+        """`curves`: one for each x; the same may be there several times."""
+        own = {id(curve): curve for curve in curves}
+        row = {key: n for n, key in enumerate(own)}
+        self.rows = np.array([row[id(curve)] for curve in curves], dtype=np.int64)
+        self.last = np.array([len(curve.knots) - 2 for curve in own.values()], dtype=np.int64)[self.rows]
+        longest = int(self.last.max(initial=0)) + 2
+        self.knots = np.full((len(own), longest), np.inf)
+        self.factors = np.zeros((4, len(own), longest))
+        for n, curve in enumerate(own.values()):
+            self.knots[n, : len(curve.knots)] = curve.knots
+            self.factors[:, n, : len(curve.knots) - 1] = curve.value.c
+
+    def __call__(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the values and the slopes, from the first knot to the last, or as the nearest interval has them."""
+        knots = self.knots[self.rows]
+        places = np.clip((knots <= x[:, None]).sum(axis=1) - 1, 0, self.last)
+        cubes, squares, lines, starts = self.factors[:, self.rows, places]
+        s = x - knots[np.arange(len(x)), places]
+        square = s * s
+        return starts + lines * s + squares * square + cubes * (
+            square * s
+        ), lines + 2 * squares * s + 3 * cubes * square
 
 
 class Curves:
@@ -162,17 +190,26 @@ class Programme:
         }
         self.sets: list[tuple[int, float, list[Term]]] = []  # of limits: number, what is fixed, what is chosen
         self.seen = dict.fromkeys(seen)
-        self._noises = self._members_by_curve()
+        self._noises = Stack([self.curves.variance(family) for _, family in self.owner.values()])
+        self._owned = (
+            np.array(list(self.owner), dtype=np.int64),
+            np.array([v for v, _ in self.owner.values()], np.int64),
+        )
+        self._goals, self._moved = self._places()
         for b, terms in tuple(self.seen):
             self._add(b, terms)
-        self._grouped: dict[int, list[tuple[Curve, Int64s, Floats]]] = {}
+        self._stacked: dict[int, tuple[Stack, Int64s, Floats, list[tuple[int, int]]]] = {}
         self._last: tuple[bytes, Floats, Floats] | None = None
+        self._paid: tuple[tuple[int, bytes], Floats, Floats] | None = None
 
-    def _members_by_curve(self) -> list[tuple[Curve, list[int], Int64s]]:
-        """Return the members together whose variances share a curve, with the numbers of their unknowns."""
-        curves = {i: self.curves.variance(family) for i, (_, family) in self.owner.items()}
-        together = [[i for i in curves if curves[i] is curve] for curve in {id(c): c for c in curves.values()}.values()]
-        return [(curves[some[0]], some, np.array([self.owner[i][0] for i in some])) for some in together]
+    def _places(self) -> tuple[list[Any], list[Any]]:
+        """Return, of each lattice, its goals with their rows; its rows that move, with their unknowns and members."""
+        lattices = self.problem.lattices
+        goals = [
+            [(g, goal.row) for g, goal in enumerate(self.goals) if goal.lattice == n] for n in range(len(lattices))
+        ]
+        moved = [[(m, self.owner[i][0], i) for m, i in enumerate(of.numbers) if i in self.owner] for of in lattices]
+        return [_columns(each, 2) for each in goals], [_columns(each, 3) for each in moved]
 
     def bounds(self) -> list[tuple[float, float]]:
         """Return the range of each x in which there is noise."""
@@ -209,37 +246,40 @@ class Programme:
         return fixed, chosen
 
     def spent(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return (k,) ln of what each query set spends of its limit, and (k, v) its slopes."""
+        """Return (k,) ln of what each query set spends of its limit, and (k, v) its slopes; the last x's."""
+        if self._paid is None or self._paid[0] != (len(self.sets), x.tobytes()):
+            self._paid = (len(self.sets), x.tobytes()), *self._spent(x)
+        return self._paid[1:]
+
+    def _spent(self, x: Floats) -> tuple[Floats, Floats]:
         shares, slopes = np.empty(len(self.sets)), np.zeros((len(self.sets), len(x)))
         for k, (_, fixed, terms) in enumerate(self.sets):
+            if k not in self._stacked:
+                self._stacked[k] = _stacked(terms)
+            stack, numbers, times, starts = self._stacked[k]
+            values, rises = stack(x[numbers])
+            losses = times * np.exp(values)
             total = fixed
-            for curve, numbers, times in self._by_curve(k, terms):
-                losses = times * np.exp(curve.value(x[numbers]))
-                total += float(losses.sum())
-                np.add.at(slopes[k], numbers, losses * curve.slope(x[numbers]))
+            for first, end in starts:
+                total += float(losses[first:end].sum())
+            slopes[k] = np.bincount(numbers, losses * rises, len(x)) / max(total, TINY)
             shares[k] = log(max(total, TINY))
-            slopes[k] /= max(total, TINY)
         return shares, slopes
 
-    def _by_curve(self, k: int, terms: Sequence[Term]) -> list[tuple[Curve, Int64s, Floats]]:
-        """Return the terms of the k-th set together that share a curve: unknowns and factors of each."""
-        if k not in self._grouped:
-            curves = {id(term.curve): term.curve for term in terms}
-            together = [(curve, [term for term in terms if term.curve is curve]) for curve in curves.values()]
-            self._grouped[k] = [
-                (curve, np.array([term.unknown for term in some]), np.array([term.times for term in some]))
-                for curve, some in together
-            ]
-        return self._grouped[k]
-
-    def variances(self, x: Floats) -> tuple[dict[int, float], dict[int, float]]:
-        """Return the variance of each member, infinite where it is not measured, and its slope."""
-        known: dict[int, float] = dict(self.fixed)
-        slopes: dict[int, float] = {}
-        for curve, members, numbers in self._noises:
-            known.update(zip(members, np.exp(curve.value(x[numbers])).tolist(), strict=True))
-            slopes.update(zip(members, curve.slope(x[numbers]).tolist(), strict=True))
+    def variances(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return by a policy's number the variance of its noise, infinite where it is not measured, and its slope."""
+        known, slopes = self._known(np.inf), np.zeros(len(self.problem.policy.queries))
+        members, numbers = self._owned
+        values, slopes[members] = self._noises(x[numbers])
+        known[members] = np.exp(values)
         return known, slopes
+
+    def _known(self, variance: float) -> Floats:
+        known = np.full(len(self.problem.policy.queries), np.inf)
+        for i, of_noise in self.fixed.items():
+            known[i] = of_noise
+        known[self._owned[0]] = variance
+        return known
 
     def missed(self, x: Floats) -> tuple[float, Floats]:
         """Return the weighted mean of the smooth shares of unusable cells, and its slopes."""
@@ -252,26 +292,24 @@ class Programme:
         """Return (g,) the variance of each goal, and (g, v) the slopes of its logarithm; the last x's."""
         if self._last is None or self._last[0] != x.tobytes():
             known, slopes = self.variances(x)
-            lattices = [self._reconciled(lattice, known, slopes) for lattice in self.problem.lattices]
+            lattices = [self._reconciled(n, known, slopes) for n in range(len(self.problem.lattices))]
             variances, rows = np.empty(len(self.goals)), np.zeros((len(self.goals), len(x)))
             for g, goal in enumerate(self.goals):
                 if goal.lattice is None:
                     variances[g], rows[g, self.owner[goal.row][0]] = known[goal.row], slopes[goal.row]
-                else:
-                    reconciled, pulls = lattices[goal.lattice]
-                    variances[g], rows[g] = reconciled[goal.row], pulls[goal.row] / reconciled[goal.row]
+            for (goals, places), (reconciled, pulls) in zip(self._goals, lattices, strict=True):
+                variances[goals] = reconciled[places]
+                rows[goals] = pulls[places] / reconciled[places, None]
             self._last = x.tobytes(), variances, rows
         return self._last[1:]
 
-    def _reconciled(
-        self, lattice: Lattice, known: Mapping[int, float], slopes: Mapping[int, float]
-    ) -> tuple[Floats, Floats]:
-        """Return (m,) the variances of estimates, and (m, v) their slopes."""
-        reconciled, of_members = lattice.slopes(_of_members(lattice, known))
-        owned = [(m, self.owner[i][0], slopes[i]) for m, i in enumerate(lattice.numbers) if i in self.owner]
+    def _reconciled(self, n: int, known: Floats, slopes: Floats) -> tuple[Floats, Floats]:
+        """Return (m,) the variances of the n-th lattice's estimates, and (m, v) their slopes."""
+        lattice = self.problem.lattices[n]
+        reconciled, of_members = lattice.slopes(known[lattice.numbers])
         moved = np.zeros((len(lattice.numbers), len(self.unknowns)))
-        for m, v, slope in owned:
-            moved[m, v] = slope
+        rows, unknowns, members = self._moved[n]
+        moved[rows, unknowns] = slopes[members]
         return reconciled, of_members @ moved
 
     def wishes(self, x: Floats) -> tuple[Floats, Floats]:
@@ -292,10 +330,8 @@ class Programme:
 
     def tells_all(self) -> bool:
         """Return whether every table of a lattice has a finite variance."""
-        known = dict.fromkeys((*self.owner, *self.fixed), 1.0)
-        return all(
-            np.isfinite(lattice.reconciled(_of_members(lattice, known))).all() for lattice in self.problem.lattices
-        )
+        known = np.where(np.isfinite(self._known(1.0)), 1.0, np.inf)
+        return all(lattice.tells_all(known[lattice.numbers]) for lattice in self.problem.lattices)
 
     def policy(self, x: Floats) -> Any:
         """Return the policy at x, with nothing spent by what is not measured."""
@@ -317,8 +353,20 @@ class Programme:
         return prices
 
 
-def _of_members(lattice: Lattice, known: Mapping[int, float]) -> list[float]:
-    return [known.get(i, np.inf) for i in lattice.numbers]
+def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Any:
+    return tuple(np.array(rows, dtype=np.int64).reshape(-1, width).T)
+
+
+def _stacked(terms: Sequence[Term]) -> tuple[Stack, Int64s, Floats, list[tuple[int, int]]]:
+    """Return terms, those of a curve together: curves, unknowns, factors, and where each curve's begin and end."""
+    together: dict[int, list[Term]] = {}
+    for term in terms:
+        together.setdefault(id(term.curve), []).append(term)
+    ordered = [term for some in together.values() for term in some]
+    ends = np.cumsum([0, *map(len, together.values())]).tolist()
+    unknowns = np.array([term.unknown for term in ordered], dtype=np.int64)
+    times = np.array([term.times for term in ordered])
+    return Stack([term.curve for term in ordered]), unknowns, times, [*pairwise(ends)]
 
 
 @dataclass(frozen=True, eq=False)

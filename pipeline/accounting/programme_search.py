@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import logsumexp, softmax
 
 from pipeline.accounting.allocation_problem import Problem, Unknown
 from pipeline.accounting.policy import PolicySum
@@ -139,8 +138,11 @@ def _least(programme: Programme, looser: Gaps, kept: Sequence[Gaps], x: Floats, 
 
         def largest(x: Floats, k: float = sharpness) -> tuple[float, Floats]:
             gaps, slopes = looser(x)
-            weights = softmax(k * gaps)
-            return float(logsumexp(k * gaps)) / k, weights @ slopes
+            largest = float((k * gaps).max())
+            shares, is_largest = np.exp(k * gaps - largest), k * gaps == largest
+            times = int(is_largest.sum())  # the others' shares are summed apart, as they may be tiny
+            others = float(np.where(is_largest, 0.0, shares).sum()) / times
+            return float(np.log1p(others) + np.log(times) + largest) / k, shares / shares.sum() @ slopes
 
         solved = minimize(
             largest,

@@ -11,12 +11,14 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from operator import is_
+from typing import Any, TypeVar
 
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, hint
 from udfs.numbers.exact import as_json, exact
 
+T = TypeVar("T")
 QuerySet = frozenset[int]  # the policies, as indices in PolicySum.queries, that one public cell meets
 Span = Mapping[str, tuple[Fraction, Fraction | None]]  # measure → its lowest and largest value (None: none) in a class
 Lot = tuple["ReferenceRecord", int, int]  # a record, its kind, and how many there are of it
@@ -126,6 +128,18 @@ class Reference:
         """Return the reference as a plan writes it."""
         records = [record.to_json() for record in self.records]
         return records if self.listed else records[0]
+
+    @cached_property
+    def known(self) -> dict[str, tuple[Sequence[Any], Any]]:
+        """What policies have computed of these records: by its name the objects it depends on, and what it is."""
+        return {}
+
+    def once(self, name: str, of: Sequence[Any], compute: Callable[[], T]) -> T:
+        """Return what `compute` does, or what it did while it depended on these very objects."""
+        if name not in self.known or not all(map(is_, self.known[name][0], of)):
+            self.known[name] = of, compute()
+        known: T = self.known[name][1]
+        return known
 
     @property
     def label(self) -> str:

@@ -1,12 +1,12 @@
 """The public domain: the codes of every key that a release covers, fixed by the plan and never by the data."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)  # of the keys naics and county
 At = Mapping[str, str | Sequence[str]]  # level → the code, or the codes, one of which a cell has
 Asked = tuple[Sequence[str], Where]  # a query's levels, and the filter that its cells meet
+Columns = tuple[list[int], NDArray[np.intp]]  # distinct sets of queries, as bits, and which of them each code meets
+MOST_KNOWN = 1024  # filters, and what follows from them, that a domain remembers
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,21 +234,43 @@ class Domain:
             PlanError: on levels or codes the domain does not have.
         """
         kept = self._masks(((), _at(at or {})))
-        of_queries = [self._masks(each) for each in asked]
-        masks = [
-            np.array([each[i] for each in of_queries], dtype=bool).reshape(len(asked), len(kept[i]))
-            for i in range(len(self.dimensions))
-        ]
+        columns = self._once(("sets", *map(_words, asked)), lambda: self._columns(asked))
         if self.cells is None:
-            return _query_sets([mask[:, here] for mask, here in zip(masks, kept, strict=True)], None)
+            some = [(sets, np.unique(number[here])) for (sets, number), here in zip(columns, kept, strict=True)]
+            return _query_sets([[sets[i] for i in numbers.tolist()] for sets, numbers in some], None)
         inside = self._listed(kept)
-        return _query_sets(masks, [indices[inside] for indices in self.cells])
+        cells = [number[of[inside]] for (_, number), of in zip(columns, self.cells, strict=True)]
+        return _query_sets([sets for sets, _ in columns], cells)
+
+    def _columns(self, asked: Sequence[Asked]) -> list[Columns]:
+        """Return, of each key, the distinct sets of queries that meet one of its codes, and which each code has."""
+        of_queries = [self._masks(each) for each in asked]
+        return [
+            _columns(np.array([each[i] for each in of_queries], dtype=bool).reshape(len(asked), len(of.codes)))
+            for i, of in enumerate(self.dimensions)
+        ]
+
+    @cached_property
+    def _known(self) -> dict[Any, Any]:
+        return {}
+
+    def _once(self, words: Any, compute: Callable[[], T]) -> T:
+        """Return what `compute` does, of the last MOST_KNOWN things that were asked in other words."""
+        if words not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[words] = compute()
+        known: T = self._known[words]
+        return known
 
     def _dimension(self, level: str) -> Dimension:
         return self.dimensions[self.levels[level]]
 
     def _masks(self, asked: Asked) -> list[Masks]:
-        """Return which codes of each key meet a query's filter, and have a code at its levels."""
+        """Return which codes of each key meet a query's filter, and have a code at its levels: not to be changed."""
+        return self._once(("masks", *_words(asked)), lambda: self._made_masks(asked))
+
+    def _made_masks(self, asked: Asked) -> list[Masks]:
         by, where = asked
         for level, codes in where.items():
             self.dimension(level)
@@ -263,6 +288,9 @@ class Domain:
 
     def _axes(self, asked: Asked) -> tuple[Axis, ...]:
         """Return the axes of a query's cells: its levels', then those of keys that it uses and sums over."""
+        return self._once(("axes", *_words(asked)), lambda: self._made_axes(asked))
+
+    def _made_axes(self, asked: Asked) -> tuple[Axis, ...]:
         by, where = asked
         for level in by:
             self.dimension(level)
@@ -287,21 +315,20 @@ def _at(codes: At) -> Where:
 # A set of queries is an integer with one bit each.
 
 
-def _query_sets(masks: Sequence[Masks], cells: Sequence[Int32s] | None) -> tuple[frozenset[int], ...]:
+def _query_sets(sets: Sequence[list[int]], cells: Sequence[NDArray[np.intp]] | None) -> tuple[frozenset[int], ...]:
     """Return the maximal sets of queries that share a cell, in a fixed order; none if there is no cell.
 
     Args:
-        masks: of each key, of shape (queries, codes).
-        cells: indices of each key's codes, or None for all combinations. A cell of no query counts as the empty set.
+        sets: of each key, the distinct sets that its codes meet.
+        cells: their indices, of each key; None for all combinations. A cell of no query counts as the empty set.
     """
-    sets, numbers = zip(*map(_columns, masks), strict=True)
     if cells is None:
         # Where A ⊆ A', A ∩ B ⊆ A' ∩ B: the maximal sets come from the maximal ones of each key.
         met = set(_maximal(sets[0]))
         for of_key in sets[1:]:
             met = set(_maximal(a & b for b in _maximal(of_key) for a in met))
     else:
-        combinations = np.unique(np.array([number[of] for number, of in zip(numbers, cells, strict=True)]), axis=1)
+        combinations = np.unique(np.array(cells), axis=1)
         met = set()
         for combination in combinations.T.tolist():
             common = sets[0][combination[0]]
@@ -312,7 +339,12 @@ def _query_sets(masks: Sequence[Masks], cells: Sequence[Int32s] | None) -> tuple
     return tuple(sorted(members, key=sorted))
 
 
-def _columns(masks: Masks) -> tuple[list[int], NDArray[np.intp]]:
+def _words(asked: Asked) -> tuple[Any, ...]:
+    by, where = asked
+    return tuple(by), tuple((level, tuple(codes)) for level, codes in where.items())
+
+
+def _columns(masks: Masks) -> Columns:
     """Return the distinct columns of `masks` as sets, and which of them each column is."""
     packed = np.ascontiguousarray(np.packbits(masks, axis=0, bitorder="little").T)
     number: dict[bytes, int] = {}

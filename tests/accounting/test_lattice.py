@@ -208,3 +208,27 @@ def test_pulls_of_classes_are_the_slopes_of_the_weighted_sum() -> None:
         ]
         slopes = [(above - below) / 2e-5 for above, below in totals]
         assert lattice.pulls(variances, weights, of_members) == pytest.approx(np.array(slopes), rel=1e-5)
+
+
+def test_slopes_are_the_same_without_sums_of_one_term() -> None:
+    """Each policy's cells are one row here: the short way gives the very numbers of the sums over rows."""
+    keys = [even(1, 3, 6), even(1, 2, 4, 12)]
+    for tables, split, variances in cases_of_classes(5, seed=9):
+        lattice = classes_of(keys, tables, split, 3)
+        short = lattice.slopes(variances)
+        assert lattice._rows.own is not None
+        vars(lattice._rows)["own"] = None
+        for one, other in zip(short, lattice.slopes(variances), strict=True):
+            assert np.array_equal(one, other)
+        assert short[0] == pytest.approx(lattice.reconciled_members(variances), rel=1e-9)
+
+
+def test_what_nothing_tells_is_known_without_the_errors() -> None:
+    keys = [even(1, 3, 6), even(1, 2, 4, 12)]
+    for tables, variances in cases(10, seed=11):
+        lattice = lattice_of(keys, tables)
+        for left in range(len(tables)):
+            known = np.where(np.arange(len(tables)) == left, np.inf, variances)
+            assert lattice.tells_all(known) == bool(np.isfinite(lattice.reconciled(known)).all())
+        assert lattice.tells_all(variances)
+        assert not lattice.tells_all(np.full(len(tables), np.inf))

@@ -15,7 +15,7 @@ from pipeline.accounting.allocation import FEWER, Settled, settled
 from pipeline.accounting.allocation_problem import Problem
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.lattice import Lattice, LatticeTable
-from pipeline.accounting.programme import Curves, Programme
+from pipeline.accounting.programme import Curve, Curves, Programme, Stack
 from pipeline.accounting.programme_search import Unreached, is_programme
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.allocated import problem
@@ -110,6 +110,17 @@ def test_curves_are_those_of_the_mechanisms_between_knots() -> None:
         loss = np.exp(curves.loss(family, Fraction(100)).value(x))
         assert loss == pytest.approx(float(mechanism.loss_at(Fraction(100))), rel=5e-3)
         assert np.exp(curves.variance(family).value(x)) == pytest.approx(mechanism.variance(0.0), rel=5e-3)
+
+
+def test_curves_evaluated_at_once_are_those_of_scipy_to_the_last_bit() -> None:
+    random = np.random.default_rng(3)
+    curves = [Curve(np.cumsum(random.uniform(0.4, 0.6, n)), random.normal(0, 3, n)) for n in (2, 9, 30)]
+    some = [curves[k] for k in (1, 0, 2, 1, 1, 2)]
+    ends = np.array([[each.knots[0], each.knots[-1]] for each in some]).T
+    for x in (*ends, *random.uniform(ends[0] - 0.1, ends[1] + 0.1, (200, len(some)))):
+        values, slopes = Stack(some)(x)
+        assert values.tolist() == [float(each.value(y)) for each, y in zip(some, x, strict=True)]
+        assert slopes.tolist() == [float(each.slope(y)) for each, y in zip(some, x, strict=True)]
 
 
 def test_wished_shares_are_met_and_cost_the_others() -> None:

@@ -1,12 +1,13 @@
 """Rényi divergences of all orders that a loss implies, from above: curves α ↦ D_α at one influence."""
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from math import ceil, inf, isfinite, log2, tanh
+from math import ceil, inf, isfinite, log2, nan, nextafter, tanh
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from udfs.noise.heavy_weights import GeneralizedGaussianWeights, PolylogWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
 from udfs.numbers.arrays import Floats, Int64s
-from udfs.numbers.exact import exact, s_over_sinh, up_float
+from udfs.numbers.exact import exact, s_over_sinh
 
 SLACK = 1 + 2.0**-40  # far above the error of a few functions in doubles
 LARGEST = 300.0  # e to it is a double with room to spare
@@ -139,7 +140,7 @@ class TightCurve:
 
     @cached_property
     def _padded(self) -> Floats:
-        return np.array([*(up_float(exact(loss)) for loss in self.rho), inf])
+        return _raised([*self.rho, inf])
 
     @cached_property
     def _small(self) -> Floats:
@@ -156,17 +157,51 @@ def tight_curve(weights: LogWeights, unit: int = 1) -> TightCurve:
     """
     steps = knots(weights, unit)
     shifts = [knot * unit for knot in steps]
-    losses = tight_losses(weights, shifts) if isinstance(weights, Summed) else [tight_loss(weights, n) for n in shifts]
-    return TightCurve(steps, tuple(accumulate(losses, max)))
+    return TightCurve(steps, tuple(accumulate(_losses(weights, shifts), max)))
 
 
 def curve_at(weights: LogWeights, steps: int, unit: int = 1) -> Fraction | float:
     """Return what `tight_curve` says of an influence of `steps` ≥ 0, from one knot alone."""
     if steps <= 0:
         return Fraction(0)
-    known = knots(weights, unit)
-    index = bisect_left(known, steps)
-    return exact(tight_loss(weights, known[index] * unit)) if index < len(known) else inf
+    place = np.array([bisect_left(knots(weights, unit), steps)])
+    loss = float(_at_knots(weights, unit, place)[0][place[0]])
+    return exact(loss) if loss < inf else inf
+
+
+def curve_over(weights: LogWeights, steps: Floats, unit: int = 1) -> Floats:
+    """Return the same, rounded up to doubles, of whole numbers of steps: the knots that these need, each once."""
+    places = np.searchsorted(_known(weights, unit)[0], steps)
+    losses: Floats = _at_knots(weights, unit, places)[1][places]
+    return np.where(steps > 0, losses, 0.0)
+
+
+def _at_knots(weights: LogWeights, unit: int, places: Int64s) -> tuple[Floats, Floats]:
+    """Return the losses at a family's knots, as stated and as doubles that are at least that, known at `places`."""
+    steps, losses, raised = _known(weights, unit)
+    missing = np.unique(places[np.isnan(losses[places])])
+    if len(missing):
+        known = _losses(weights, [n * unit for n in steps[missing].tolist()])
+        raised[missing] = _raised(known)
+        losses[missing] = known  # last: another thread takes what is known here as known in both
+    return losses, raised
+
+
+@lru_cache(maxsize=256)
+def _known(weights: LogWeights, unit: int) -> tuple[Int64s, Floats, Floats]:
+    """Return a family's knots, and what is known of the losses there: NaN for nothing, infinity beyond the last."""
+    steps = np.array(knots(weights, unit), dtype=np.int64)
+    unknown = np.append(np.full(len(steps), nan), inf)
+    return steps, unknown, unknown.copy()
+
+
+def _losses(weights: LogWeights, shifts: list[int]) -> list[float]:
+    return tight_losses(weights, shifts) if isinstance(weights, Summed) else [tight_loss(weights, n) for n in shifts]
+
+
+def _raised(losses: Sequence[float]) -> Floats:
+    """Return the smallest doubles that are at least the shortest decimals of these, which are what they mean."""
+    return np.array([nextafter(x, inf) if Decimal(repr(x)) > Decimal(x) else x for x in losses])
 
 
 def stated_at(weights: LogWeights, steps: int) -> int:
@@ -194,10 +229,9 @@ def knots(weights: LogWeights, unit: int = 1) -> tuple[int, ...]:
 
 def _last_octave(weights: LogWeights, unit: int, pure: list[float]) -> int:
     """Return the first octave from which on the paper's bound is ENOUGH at its ends; OCTAVES where none is."""
-    for octave in range(OCTAVES, -1, -1):
-        if tanh(pure[octave] / 2) * pure[octave] > ENOUGH * tight_loss(weights, unit << octave):
-            return min(octave + 1, OCTAVES)
-    return 0
+    losses = _losses(weights, [unit << octave for octave in range(OCTAVES + 1)])
+    worse = [octave for octave, x in enumerate(pure) if tanh(x / 2) * x > ENOUGH * losses[octave]]
+    return min(max(worse, default=-1) + 1, OCTAVES)
 
 
 # Lower bounds of the PRzCDP loss of lattice noise, which say how far above it a stated one may be.

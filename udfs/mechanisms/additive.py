@@ -27,7 +27,7 @@ POLICY = "which proven bound states the loss: paper, that of all pure mechanisms
 TIGHT = "sup D_α(Z ‖ Z + Δ)/α over α > 1, Z being the noise on its lattice (docs/tight.md); at most "
 FINE = 1000  # steps of the fine lattice in a noise scale, where the measure's are fewer
 NEAREST = 1 - 2.0**-48  # more than what a double of an influence, which may be rounded up, lies off a whole step
-FEW = 64  # influences for which the whole curve is not computed
+FEW = 1 << 14  # influences for which the whole curve is not computed
 
 
 class AdditiveMechanism(Mechanism):
@@ -145,8 +145,7 @@ class AdditiveMechanism(Mechanism):
 
     def _bounds(self, steps: Floats) -> Floats:
         if self._known_curve is None and steps.size <= FEW:
-            bounds = [curve.curve_at(self.log_weights, int(n), self.fineness) if n < inf else inf for n in steps.flat]
-            return np.array([up_float(Fraction(b)) if b < inf else inf for b in bounds]).reshape(steps.shape)
+            return curve.curve_over(self.log_weights, steps, self.fineness)
         assert self.loss_curve is not None
         return self.loss_curve.over(steps)
 

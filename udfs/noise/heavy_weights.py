@@ -3,6 +3,7 @@
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -92,10 +93,14 @@ class PolylogWeights(LogWeights):
         of_log_a = float(self.p) * (1 + abs(math.log(self.log_a)))
         return ULP * (16 * (2 + float(self.p) * math.log1p(largest)) + 4 * of_log_a)
 
-    @property
+    @cached_property
+    def _log_unit(self) -> float:
+        return ln(self.scale * self.a)
+
+    @cached_property
     def power_law_from(self) -> float:
         """For p = 1 e^w = (k/(s·a) + 1)^{−d} is a power of k for k far above s·a."""
-        return STRAIGHT + ln(self.scale * self.a) if self.p == 1 else math.inf
+        return STRAIGHT + self._log_unit if self.p == 1 else math.inf
 
     def fast(self, k: Floats) -> Floats:
         return self._of_rise(np.log1p(k * float(1 / (self.scale * self.a))))
@@ -133,7 +138,7 @@ class PolylogWeights(LogWeights):
         return self.log_a + np.log1p(k * float(1 / (self.scale * self.a)))
 
     def fast_at_log(self, t: Floats) -> Floats:
-        return self._of_rise(np.logaddexp(0.0, t - ln(self.scale * self.a)))
+        return self._of_rise(np.logaddexp(0.0, t - self._log_unit))
 
     def _of_rise(self, r: Floats) -> Floats:
         # (ln a + r)^p − ln(a)^p = ln(a)^p·((1 + r/ln a)^p − 1)
@@ -155,6 +160,12 @@ class PolylogWeights(LogWeights):
         if self.p == 2:  # half of the digits' work
             return -real(ctx, self.d) * rise * (rise + 2 * log_a)
         return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
+
+    def terms(self, start: int, end: int, ctx: Any) -> Iterator[Any]:
+        if self.p == 1 and self.d.denominator == 1:  # (1 + k/(s·a))^{−d}, without a logarithm
+            unit = self.scale * self.a
+            return (real(ctx, 1 + k / unit) ** -self.d.numerator for k in range(start, end))
+        return super().terms(start, end, ctx)
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Bound the sum with ∫_n^∞ e^{w(x)} dx = s·e^{d·ln(a)^p}·∫_T^∞ e^{t − d·t^p} dt, T = ln(n/s + a)."""

@@ -6,7 +6,7 @@ rational numbers of lattice steps, so a weight is one definite real number, what
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -48,6 +48,10 @@ class LogWeights(ABC):
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Return bounds of Σ exp(w(j)) over j ≥ k: at most a term apart, and what the context's last digits leave."""
 
+    def terms(self, start: int, end: int, ctx: Any) -> Iterator[Any]:
+        """Yield exp(w(k)) for start ≤ k < end, right to a few last bits of the context."""
+        return (ctx.exp(self.high(k, ctx)) for k in range(start, end))
+
     @property
     def power_law_from(self) -> float:
         """The t from which w(e^t) is a straight line in t to the last bit: that of a power law, else infinite."""
@@ -83,7 +87,7 @@ def bracketed(weights: LogWeights, k: int, ctx: Any, integral: Callable[[int], A
     ∫_n^∞ e^{w(x)} dx  ≤  Σ_{j ≥ n} e^{w(j)}  ≤  e^{w(n)} + ∫_n^∞ e^{w(x)} dx,        `integral(n)` = ∫_n^∞
     """
     end = k + ctx.prec
-    terms = ctx.fsum(ctx.exp(weights.high(j, ctx)) for j in range(k, end))
+    terms = ctx.fsum(weights.terms(k, end, ctx))
     rest = integral(end)
     error = ctx.ldexp(1 + abs(weights.high(k, ctx)), 16 - ctx.prec)
     return (terms + rest) * (1 - error), (terms + rest + ctx.exp(weights.high(end, ctx))) * (1 + error)

@@ -63,6 +63,7 @@ def standings(plan: Plan, policy: PolicySum, references: Sequence[Reference] = (
     limits = [(limit.at, bound.at, limit.rho) for limit, bound in zip(plan.budget, limits_of(plan), strict=True)]
     limited = {stated.unordered for stated, _, _ in limits}
     others = [(each, located(plan, each, below=True), None) for each in references if each.unordered not in limited]
+    policy.foresee([there for _, there, _ in (*limits, *others)])
 
     def tables(located_at: Reference) -> dict[str, Fraction]:
         return {query.name: policy.query_loss_at(located_at, query.name) for query in plan.queries}
