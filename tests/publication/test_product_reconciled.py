@@ -16,6 +16,7 @@ import yaml
 import prdp
 from jobs.cli import main
 from pipeline.publication.product.derived_columns import Figures
+from pipeline.publication.product.product_files import _ended
 from pipeline.publication.product.product_layouts import Rows
 from prdp import PlanError
 from tests.support.submit import Place, submit
@@ -242,35 +243,70 @@ def test_a_file_of_reconciled_tables_adds_up_in_each_row(sized: Made) -> None:
     assert (turned[keys] == research.est.to_numpy()).all()
 
 
-def ended(part: tuple[Any, Any], total: Any) -> tuple[Any, Any]:
-    """Return the ends of a part's range in a layout, whose total's range ends at `total`."""
-    grid = SimpleNamespace(source=SimpleNamespace(reconciled=True))
-    cells = {name: (name, SimpleNamespace(grid=grid, of={})) for name in ("est", "n")}
-    layout = SimpleNamespace(sums={"est": ["n"]}, withhold=None)
-    none = np.zeros(part[0].shape)
-    known = {
-        (name, ()): Figures(none, none > 0, none.astype(np.int8), low, high, none, none > 0)
-        for name, (low, high) in {"est": (none, total), "n": part}.items()
-    }
-    Rows._end_with_totals(cast("Any", SimpleNamespace(layout=layout, cells=cells, limits=[])), known)
-    return known["n", ()].lower, known["n", ()].upper
+def some_rows(by: dict[str, tuple[str, ...]], group: int | None = 1, *, adds_up: bool = True) -> Rows:
+    """Return rows of a layout without files: an area by these levels, with a figure est and its part n."""
+    rows = object.__new__(Rows)
+    source = SimpleNamespace(reconciled=True, group=group, adds_up=adds_up)
+    rows.area, rows.by, rows.limits = "state", ["state", *by], []
+    rows.codes = {level: pa.array(codes) for level, codes in by.items()}
+    rows.count = int(np.prod([len(codes) for codes in by.values()], dtype=int))
+    rows.layout = cast("Any", SimpleNamespace(sums={"est": ["n"]}, withhold=None))
+    cells = SimpleNamespace(grid=SimpleNamespace(source=source), of={})
+    rows.cells = {name: (name, cast("Any", cells)) for name in ("est", "n")}
+    return rows
+
+
+def figures(low: Any, high: Any) -> Figures:
+    none = np.zeros(np.shape(high))
+    return Figures(none, none > 0, none.astype(np.int8), none + low, np.asarray(high), none, none > 0)
 
 
 def test_ranges_of_parts_end_with_their_total_and_miss_half_as_often_again() -> None:
     """A part of 3 alone or beside 57, errors of any correlation; 20,000 draws: 8.1 % is 3.2 deviations above 7.5 %."""
-    rng = np.random.default_rng(31)
+    rng, rows = np.random.default_rng(31), some_rows({})
+
+    def ends(own: tuple[Any, Any], total: Any) -> tuple[Any, Any]:
+        known = {("est", ()): figures(0, total), ("n", ()): figures(*own)}
+        rows._end_with_totals(known)
+        return known["n", ()].lower, known["n", ()].upper
+
     for correlation in (-0.9, 0.0, 0.9):
         for rest, spread in ((0, 1.0), (57, 20.0)):
             one, other = rng.normal(0, 1, (2, 20_000))
             part, total = 3 + 4.0 * one, 3 + rest + spread * (correlation * one + np.sqrt(1 - correlation**2) * other)
             own = part - 1.96 * 4, part + 1.96 * 4
-            low, high = ended(own, total + 1.96 * spread)
+            low, high = ends(own, total + 1.96 * spread)
             assert ((low > 3) | (high < 3)).mean() < 0.081
             assert (high <= own[1]).all()
             if not rest:
                 assert (high < own[1]).mean() > 0.8
-                low, high = ended(own, total)  # the twin ends where the total's value is
+                low, high = ends(own, total)  # the twin ends where the total's value is
                 assert ((low > 3) | (high < 3)).mean() > 0.2
+
+
+def test_ranges_of_rows_end_with_the_row_that_they_are_part_of() -> None:
+    sectors, forms = ("11", "21"), ("C", "P", "S")
+    all_of, by_sector, by_form = some_rows({}), some_rows({"naics2": sectors}), some_rows({"form": forms})
+    both, others = some_rows({"naics2": sectors, "form": forms}), some_rows({"naics2": ("11", "99")})
+    shown = [
+        {"est": figures(0, [[90.0]] * 2), "n": figures(0, [[80.0]] * 2)},
+        {"est": figures(0, [[50.0, 7.0], [1.0, 2.0]]), "n": None},
+        {"est": figures(0, [[100.0, 5.0, 200.0]] * 2), "n": figures(0, [[9.0] * 3] * 2)},
+        {"est": figures([[0, 0, 60, 0, 0, 0]], [[60.0, 40, 70, 3, 9, 8]] * 2), "n": figures(0, [[99.0] * 6] * 2)},
+        {"est": figures(0, [[100.0, 5.0]] * 2), "n": None},
+    ]
+    stacks = [all_of, by_sector, by_form, both, others]
+    ended = _ended(stacks, shown)
+    upper = [None if each["est"] is None else each["est"].upper.tolist() for each in ended]
+    assert upper[0] == [[90.0]] * 2
+    assert upper[1] == [[50.0, 7.0], [1.0, 2.0]]
+    assert upper[2] == [[90.0, 5.0, 90.0]] * 2
+    assert upper[3] == [[50.0, 40, 70, 3, 7, 7], [1.0, 1, 70, 2, 2, 2]]  # of its sector; where it begins above: its own
+    assert upper[4] == [[90.0, 5.0]] * 2  # other sectors: the state's alone
+    assert ended[3]["n"] == shown[3]["n"]  # its sector shows none
+    # the twins: nothing ends where tables do not add up with each other, or count owners
+    for wrong in (some_rows({}, group=2), some_rows({}, group=None), some_rows({}, adds_up=False)):
+        assert _ended([wrong, by_form], [shown[0], shown[2]])[1]["est"] == shown[2]["est"]
 
 
 def test_released_figures_are_shown_only_where_they_are_asked_for(sized: Made) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.base.errors import PlanError
 from pipeline.publication import release_folder
 from pipeline.publication.hashed_files import PIECE, Hashed, written
-from pipeline.publication.product.derived_columns import Figures, Noted, withheld
+from pipeline.publication.product.derived_columns import Figures, Noted, NoteSpec, some, withheld
 from pipeline.publication.product.product_layouts import Names, Rows, not_alike
 from pipeline.publication.product.product_spec import WITHHELD, ColumnSpec, LayoutSpec, ProductSpec, TableSpec
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
@@ -43,8 +43,8 @@ def write_layout(
             for pieces in _tables(product, layout, [rows for rows in stacks if rows.area == area], names):
                 for file, piece in zip(made, pieces, strict=True):
                     file.write(piece)
-    for rows in stacks:
-        rows.remark()
+    lacking = (each for rows in stacks for each in rows.numbers.values() if each.lacking)
+    tables.remarks.update(f"{of.name}: it has no number for {of.level} {some([*of.lacking])}" for of in lacking)
     return [file for each in made for file in each.files]
 
 
@@ -68,7 +68,10 @@ def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names:
         for rows, (codes, _) in zip(stacks[1:], others, strict=True):
             if rows.areas != stacks[0].areas or not codes.equals(areas):
                 raise not_alike(layout, *(next(iter(each.grids.values())).source for each in (stacks[0], rows)))
-        figures = _Joined([first, *(each for _, each in others)], [rows.count for rows in stacks], order, len(areas))
+        shown = _noted(
+            product, layout, stacks, _ended(stacks, [first, *(each for _, each in others)]), areas.to_pylist()
+        )
+        figures = _Joined(shown, [rows.count for rows in stacks], order, len(areas))
         columns: dict[str, Any] = {}
         ranges: dict[str, Any] = {}
         empty = np.ones(count * len(areas), bool)
@@ -127,6 +130,69 @@ def _listed(rows: Rows) -> NDArray[np.bool_]:
     for level, codes in rows.codes.items():
         shown &= rows.each_row(level, [code != OTHER for code in codes.to_pylist()])
     return shown
+
+
+def _ended(stacks: Sequence[Rows], shown: Sequence[Mapping[str, Figures | None]]) -> list[dict[str, Figures | None]]:
+    """Return figures whose ranges end where those of the row do whose part theirs is, where both add up.
+
+    Of several such rows it is that of the most levels: of an industry's by form the industry's.
+    """
+    ended: list[dict[str, Figures | None]] = []
+    for rows, own in zip(stacks, shown, strict=True):
+        ended.append(dict(own))
+        wider = [
+            number
+            for number, each in enumerate(stacks)
+            if {*each.by} < {*rows.by} and all(rows.codes[level].equals(codes) for level, codes in each.codes.items())
+        ]
+        if not wider:
+            continue
+        number = max(wider, key=lambda number: len(stacks[number].by))
+        row_of = np.zeros(rows.count, np.int64)
+        for level, codes in stacks[number].codes.items():
+            row_of = row_of * len(codes) + rows.each_row(level, range(len(codes)))
+        for name, (_, cells) in rows.cells.items():
+            part, total, of = own[name], shown[number][name], stacks[number].cells[name][1]
+            if part is None or total is None or cells is None or of is None:
+                continue
+            group, sources = cells.grid.source.group, (cells.grid.source, of.grid.source)
+            if group is not None and all(each.group == group and each.adds_up for each in sources):
+                ended[-1][name] = rows.ended(part, total.upper[:, row_of])
+    return ended
+
+
+def _noted(
+    product: ProductSpec,
+    layout: LayoutSpec,
+    stacks: Sequence[Rows],
+    shown: Sequence[Mapping[str, Figures | None]],
+    areas: Sequence[str],
+) -> list[dict[str, Figures | Noted | None]]:
+    """Return figures, and which footnotes they have in the columns of notes."""
+    noted: list[dict[str, Figures | Noted | None]] = []
+    for rows, figures in zip(stacks, shown, strict=True):
+        noted.append({**figures})
+        for each in layout.columns:
+            if each.notes is not None:
+                bits = (
+                    note.holds(each.notes, figures[each.name], _places(rows, note, areas)).astype(np.int64) << bit
+                    for bit, note in enumerate(product.footnotes)
+                )
+                noted[-1][each.name] = Noted(sum(bits, np.zeros((len(areas), rows.count), np.int64)))
+    return noted
+
+
+def _places(rows: Rows, note: NoteSpec, areas: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which rows meet what a footnote says of levels and codes."""
+    meet = np.full((len(areas), rows.count), {*note.levels} <= {*rows.by})
+    for level, codes in note.codes.items():
+        if level == rows.area:
+            meet &= np.isin(areas, codes)[:, None]
+        elif level in rows.codes:
+            meet &= rows.each_row(level, [code in codes for code in rows.codes[level].to_pylist()])
+        else:
+            meet[:] = False
+    return meet
 
 
 def _notes(product: ProductSpec, bits: int) -> str:

@@ -24,8 +24,6 @@ from pipeline.publication import release_folder
 from pipeline.publication.product.derived_columns import (
     DerivedSpec,
     Figures,
-    Noted,
-    NoteSpec,
     NumbersSpec,
     Part,
     WithholdSpec,
@@ -42,6 +40,7 @@ from pipeline.publication.product.product_spec import ColumnSpec, LayoutSpec, Pr
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
 from pipeline.publication.release_folder import Reader
 from udfs.estimates.intervals import Statistics, whole_range
+from udfs.numbers.arrays import Floats
 from udfs.records.codes import OTHER
 
 Names = Mapping[str, Mapping[str, str]]  # level → code → name
@@ -198,7 +197,6 @@ class Rows:
         made = {each.name: product.derived[each.measure] for each in layout.columns if each.measure in product.derived}
         self.layout, self.area, self.by = layout, rows.by[0], rows.by
         self.limits = [float(flag.under) for flag in product.flags if flag.under is not None]
-        self.footnotes = product.footnotes
         self.remarks = tables.remarks
         needed = {measure: rows.values[measure] for measure in product.read_by(layout.columns)}
         earlier = {name: needed[name] for each in made.values() if each.change for name in each.change}
@@ -310,19 +308,7 @@ class Rows:
         sizes, number = [len(each) for each in self.codes.values()], [*self.codes].index(level)
         return np.tile(np.repeat(np.array(of_codes), prod(sizes[number + 1 :])), prod(sizes[:number]))
 
-    def _places(self, note: NoteSpec, areas: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which rows meet what a footnote says of levels and codes."""
-        meet = np.full((len(areas), self.count), {*note.levels} <= {*self.by})
-        for level, codes in note.codes.items():
-            if level == self.area:
-                meet &= np.isin(areas, codes)[:, None]
-            elif level in self.codes:
-                meet &= self.each_row(level, [code in codes for code in self.codes[level].to_pylist()])
-            else:
-                meet[:] = False
-        return meet
-
-    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | Noted | None]]:
+    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | None]]:
         """Return the next areas and, by column, its figures; None of an optional column without cells."""
         taken = {grid: _taken(reader, grid, areas, self.layout) for grid, reader in self._readers.items()}
         (first, codes), *others = [(grid, grid.areas_of(rows)) for grid, rows in taken.items()]
@@ -342,40 +328,27 @@ class Rows:
         for name in self.numbers.keys() - self.made.keys():
             shown[name] = public_figures(self.numbers[name].part(taken, names))
         self._require_sums(shown)
-        noted = {
-            each.name: self._noted(each.notes, shown[each.name], names) for each in self.layout.columns if each.notes
-        }
-        return codes, {**shown, **noted}
-
-    def _noted(self, figure: str, shown: Figures | None, areas: Sequence[str]) -> Noted:
-        notes = np.zeros((len(areas), self.count), np.int64)
-        for bit, note in enumerate(self.footnotes):
-            notes += note.holds(figure, shown, self._places(note, areas)).astype(np.int64) << bit
-        return Noted(notes)
+        return codes, shown
 
     def _end_with_totals(self, known: dict[tuple[Any, ...], Figures]) -> None:
-        """End the ranges of what is added up where that of its total does, since nothing is below 0.
-
-        Of reconciled figures alone, whose bounds of errors are the same to both sides: each end misses with half of
-        what its range may miss, and a range's two ends with that of its total together at most half as often again.
-        """
+        """End the ranges of what is added up where that of its total does, of reconciled figures alone."""
         for name, others in self.layout.sums.items():
-            (total, parts) = self.cells[name], [self.cells[each] for each in others]
+            total, parts = self.cells[name], [self.cells[each] for each in others]
             cells = [each for _, each in (total, *parts) if each is not None]
-            if _key(*total) not in known or not all(each.grid.source.reconciled for each in cells):
-                continue
-            most = known[_key(*total)].upper
-            for key in {_key(*each) for each in parts} & known.keys():
-                part = known[key]
-                upper = np.where(most < part.lower, part.upper, np.minimum(part.upper, most))
-                hidden = part.withheld | ((part.shown > upper) & (self.layout.withhold is not None))
-                flags = np.where(hidden, len(self.limits) + 1, part.flag).astype(np.int8)
-                known[key] = part._replace(upper=upper, withheld=hidden, flag=flags)
+            if _key(*total) in known and all(each.grid.source.reconciled for each in cells):
+                for key in {_key(*each) for each in parts} & known.keys():
+                    known[key] = self.ended(known[key], known[_key(*total)].upper)
 
-    def remark(self) -> None:
-        """Say of which codes public lists have no number, once all rows are read."""
-        lacking = [each for each in self.numbers.values() if each.lacking]
-        self.remarks |= {f"{of.name}: it has no number for {of.level} {some([*of.lacking])}" for of in lacking}
+    def ended(self, part: Figures, most: Floats) -> Figures:
+        """Return a part of other figures, whose ranges end at `most`: nothing is below 0, so that its own does too.
+
+        Bounds of errors are the same to both sides, so that each end misses with half of what its range may miss: one
+        from another figure adds as much. A part whose range begins above keeps its own end.
+        """
+        upper = np.where(most < part.lower, part.upper, np.minimum(part.upper, most))
+        hidden = part.withheld | ((part.shown > upper) & (self.layout.withhold is not None))
+        flags = np.where(hidden, len(self.limits) + 1, part.flag).astype(np.int8)
+        return part._replace(upper=upper, withheld=hidden, flag=flags)
 
     def _require_sums(self, shown: Mapping[str, Figures | None]) -> None:
         for name, others in self.layout.sums.items():

@@ -49,8 +49,8 @@ RANGES = (
     "numbers the whole numbers in it."
 )
 PARTS = (
-    "Where figures are the parts of one beside them, such as sizes, their ranges end where that one's does; such a "
-    "range misses at most half as often again."
+    "Where figures are parts of others beside or above them, such as sizes, or forms of an industry, their ranges end "
+    "where those of the others do. Every end from another figure adds at most half of what its range may miss."
 )
 HEADER = ("file", "column", "type", "unit", "meaning")
 THREADS = 4  # at most: each holds a few pieces in memory
@@ -336,7 +336,7 @@ def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str], ho
         lines += [f"Basic tables: {product.basic.rule}.", ""] if product.tables else []
         if any(each.ranges for each in product.layouts):
             lines += [RANGES, ""]
-            lines += [PARTS, ""] if tables.reconciled and any(each.sums for each in product.layouts) else []
+            lines += [PARTS, ""] if tables.reconciled else []
         if product.tables:
             lines += ["Research tables withhold nothing: every figure stands there with its variance.", ""]
     if any(each.measure in product.derived for of in product.layouts for each in of.columns):
