@@ -49,7 +49,8 @@ class Module:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    return (name for part in ast.walk(tree) for name in named_by(part))
+    imports = (part for part in ast.walk(tree) if isinstance(part, ast.Import | ast.ImportFrom | ast.Call))
+    return (name for part in imports for name in named_by(part))
 
 
 def named_by(part: ast.AST) -> Iterator[str]:
@@ -70,13 +71,15 @@ def named_by(part: ast.AST) -> Iterator[str]:
 
 def parts_run_at_import(part: ast.AST) -> Iterator[ast.AST]:
     """Walk the tree without the bodies of functions and without what only type checkers read."""
-    for child in ast.iter_child_nodes(part):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        yield child
-        yield from parts_run_at_import(child)
+    waiting = [part]
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                continue
+            yield child
+            waiting.append(child)
 
 
 def modules(root: Path) -> dict[str, Module]:

@@ -44,7 +44,7 @@ def test_spark_and_dask_release_the_same_bytes(tmp_path: Path, spark: SparkEngin
     assert ("tables/jobs/part-00001.parquet" in found) == (name == "wide")
 
 
-@pytest.mark.parametrize("name", ["full", "cells", "skewed", "combined"])
+@pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.drill), "cells", "skewed", "combined"])
 def test_a_dask_cluster_releases_the_same_bytes_as_threads(tmp_path: Path, dask_cluster: DaskEngine, name: str) -> None:
     plan = PLANS[name](tmp_path)
     expected = released(plan, tmp_path / "threads", None)

@@ -58,7 +58,13 @@ def released(place: Place, name: str, microdata: Path, engine: Any = None) -> di
 
 
 @pytest.mark.parametrize(
-    ("duplicates", "bad_records"), [("trust", "refuse"), ("combine", "refuse"), ("reject", "drop"), ("combine", "drop")]
+    ("duplicates", "bad_records"),
+    [
+        ("trust", "refuse"),
+        pytest.param("combine", "refuse", marks=pytest.mark.drill),
+        ("reject", "drop"),
+        ("combine", "drop"),
+    ],
 )
 def test_releases_from_prepared_and_raw_microdata_are_the_same_bytes(
     tmp_path: Path, spark: SparkEngine, duplicates: str, bad_records: str
