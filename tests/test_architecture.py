@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import inside
 from tests.support.world import write_world
 
 ROOT = Path(__file__).parents[1]
@@ -37,20 +38,24 @@ class Module:
     """One source file: what it imports anywhere, and what it imports when it is itself imported."""
 
     name: str
-    tree: ast.Module
+    text: bytes
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.name)
+
+    @cached_property
+    def by_name(self) -> bool:
+        """Whether it may import by a call, so that its expressions are looked at too."""
+        return b"import_module" in self.text or b"__import__" in self.text
 
     @cached_property
     def imports(self) -> set[str]:
-        return set(named(self.tree))
+        return {name for part in inside(self.tree, self.by_name) for name in named_by(part)}
 
     @cached_property
     def at_import(self) -> set[str]:
-        return {name for part in parts_run_at_import(self.tree) for name in named_by(part)}
-
-
-def named(tree: ast.AST) -> Iterator[str]:
-    imports = (part for part in ast.walk(tree) if isinstance(part, ast.Import | ast.ImportFrom | ast.Call))
-    return (name for part in imports for name in named_by(part))
+        return {name for part in inside(self.tree, self.by_name, not_run_at_import) for name in named_by(part)}
 
 
 def named_by(part: ast.AST) -> Iterator[str]:
@@ -69,17 +74,10 @@ def named_by(part: ast.AST) -> Iterator[str]:
             yield name
 
 
-def parts_run_at_import(part: ast.AST) -> Iterator[ast.AST]:
-    """Walk the tree without the bodies of functions and without what only type checkers read."""
-    waiting = [part]
-    while waiting:
-        for child in ast.iter_child_nodes(waiting.pop()):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                continue
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                continue
-            yield child
-            waiting.append(child)
+def not_run_at_import(part: ast.AST) -> bool:
+    """Whether a part is a function, or what only type checkers read."""
+    function = isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    return function or (isinstance(part, ast.If) and "TYPE_CHECKING" in ast.unparse(part.test))
 
 
 def modules(root: Path) -> dict[str, Module]:
@@ -88,7 +86,7 @@ def modules(root: Path) -> dict[str, Module]:
         for path in sorted((root / floor).rglob("*.py")):
             steps = path.relative_to(root).with_suffix("").parts
             name = ".".join(steps[:-1] if steps[-1] == "__init__" else steps)
-            found[name] = Module(name, ast.parse(path.read_bytes(), str(path)))
+            found[name] = Module(name, path.read_bytes())
     return found
 
 

@@ -114,10 +114,11 @@ def test_a_room_over_its_budget_is_noticed() -> None:
 def vague(text: str) -> Iterator[str]:
     """Yield the bound names of a file that say nothing of what they hold."""
     tree = ast.parse(text)
-    fields = {id(part) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body}
-    fields = {id(node.target) for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and id(node) in fields}
-    for node in ast.walk(tree):
+    fields: set[int] = set()
+    for node in ast.walk(tree):  # a class before what is in it
         name, banned = "", VAGUE
+        if isinstance(node, ast.ClassDef):
+            fields |= {id(part.target) for part in node.body if isinstance(part, ast.AnnAssign)}
         if isinstance(node, ast.arg):
             name = node.arg
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
