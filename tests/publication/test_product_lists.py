@@ -44,7 +44,7 @@ PRODUCT: dict[str, Any] = {
     },
     "flags": [{"flag": "a", "under": 2, "meaning": "good"}, {"flag": "b", "meaning": "others"}],
     "footnotes": [
-        {"note": "w", "text": "Not told from nothing.", "withheld": True, "of": ["jobs"]},
+        {"note": "w", "text": "Not told from nothing.", "withheld": True},
         {"note": "n", "text": "No figure for want of a number or an earlier code.", "missing": True},
         {"note": "r", "text": "Wide.", "wider_than": 40},
         {"note": "e", "text": "Poor.", "error_from": 12.5, "of": ["jobs", "growth"]},
@@ -120,7 +120,7 @@ def test_figures_per_head_have_their_own_interval_over_the_public_number(tmp_pat
         row = read[state, sector]
         assert row["PEOPLE"] == ("" if people is None else f"{people:g}")
         if people is None or jobs - 40 <= 0:  # no number, or withheld
-            assert (row["HEAD"], row["HEAD_F"]) == ("", "S")
+            assert (row["HEAD"], row["HEAD_F"]) == ("", "S" if people else "")
             continue
         assert float(row["HEAD"]) == pytest.approx(1000 * jobs / people, abs=0.051)
         assert float(ends[state, sector]["HEAD_low"]) == math.floor((jobs - 40) / people * 10_000) / 10
@@ -164,11 +164,16 @@ def test_footnotes_follow_their_rules(tmp_path: Path) -> None:
             "1": key == ("02", "21"),
         }
         assert read[key]["JOBS_N"] == " ".join(note for note, holds in notes.items() if holds)
-        per_head = {"n": key[0] == "09", "r": (high - low) / jobs >= 0.4 and key[0] != "09", "1": notes["1"]}
+        per_head = {
+            "w": notes["w"] and key[0] != "09",
+            "n": key[0] == "09",
+            "r": (high - low) / jobs >= 0.4 and key[0] != "09",
+            "1": notes["1"],
+        }
         assert read[key]["HEAD_N"] == " ".join(note for note, holds in per_head.items() if holds)
     for name in ("README.md", "dictionary.md"):
         text = (tmp_path / "out" / name).read_text()
-        assert "| w | Not told from nothing. | jobs | withheld |" in text
+        assert "| w | Not told from nothing. | all with a column of notes | withheld |" in text
         assert "| 1 | Mines alone. | all with a column of notes | sector is 21, state is 02 |" in text
     stored = pd.read_parquet(folder / "heads.parquet")
     assert stored.JOBS_N.tolist() == [row["JOBS_N"] for row in read.values()]
@@ -183,7 +188,7 @@ def test_codes_of_both_releases_are_compared_and_others_named(tmp_path: Path) ->
     read = rows(folder / "heads.csv")
     assert read["01", "11"]["GROWTH"] == "25"
     assert read["02", "11"]["GROWTH"] == "20"
-    assert (read["09", "11"]["GROWTH"], read["09", "11"]["GROWTH_F"]) == ("", "S")
+    assert (read["09", "11"]["GROWTH"], read["09", "11"]["GROWTH_F"]) == ("", "")
     assert [row["GROWTH_N"].split() for row in read.values()].count(["n"]) == 2 == len(SECTORS)
     readme = (tmp_path / "out" / "README.md").read_text()
     assert "- state: new since the earlier releases, 1 in all: 09\n" in readme

@@ -205,7 +205,8 @@ class NoteSpec(Spec):
             wants = (self.withheld, self.wider_than, self.error_from)
             return places if wants == (None, None, None) else np.zeros(places.shape, bool)
         cells = places.copy()
-        for wanted, is_so in ((self.withheld, figures.withheld), (self.missing, figures.missing)):
+        hidden = figures.withheld & ~figures.missing
+        for wanted, is_so in ((self.withheld, hidden), (self.missing, figures.missing)):
             cells &= True if wanted is None else is_so == wanted
         with np.errstate(invalid="ignore"):  # of an infinite range
             width = 100 * (figures.upper - figures.lower) / np.maximum(np.abs(figures.shown), 1e-300)

@@ -92,7 +92,8 @@ def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names:
                     ranges[f"{each.name}_{ending}"] = pa.array(held, mask=unknown)
             elif each.flag is not None:
                 absent, numbered = figures.of(each.name, "flag")
-                columns[each.name] = letters.take(pa.array(numbered, mask=absent))
+                lacking = figures.of(each.name, "missing")[1].astype(bool)
+                columns[each.name] = letters.take(pa.array(numbered, mask=absent | lacking))
             elif each.notes is not None:
                 sets, numbered = np.unique(figures.of(each.name, "notes")[1], return_inverse=True)
                 columns[each.name] = pa.array([_notes(product, one) for one in sets], pa.string()).take(

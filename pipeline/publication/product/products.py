@@ -299,7 +299,7 @@ def _lists(product: ProductSpec, tables: ShownTables) -> list[str]:
     lines = [*of, *(follow if tables.since else ())]
     lines = ["## Public lists", "", *lines, ""] if lines else []
     remarks = (f"- {each}" for each in sorted(tables.remarks))
-    return lines + (["## Codes without a figure", "", *remarks, ""] if tables.remarks else [])
+    return lines + (["## Codes that differ", "", *remarks, ""] if tables.remarks else [])
 
 
 def _readme(product: ProductSpec, tables: ShownTables, absent: Sequence[str], home: Path) -> str:
