@@ -15,8 +15,9 @@ from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST
 from tests.support.cases import cases, sizes
 from tests.support.ledgers import staged_files
+from tests.support.parity import owners
 from tests.support.submit import EVERY, Place, submit, submit_in_child
-from tests.support.world import records, write_world
+from tests.support.world import records, tree, write_world
 
 RELEASE = "small-release"
 
@@ -90,6 +91,25 @@ def test_killed_at_each_step_then_run_again(place_in: Callable[[Path], Place], t
     for event, letter in enumerate(events_of(place_in(tmp_path / "whole")), start=1):
         if letter == "s" or event % every == 0:
             kill_then_run_again(place_in(tmp_path / f"at-{event}"), event)
+
+
+@sizes(few=3, many=40)
+def test_a_release_of_owners_killed_at_random_events_then_run_again(tmp_path: Path, count: int) -> None:
+    """Rows are sealed by id and by owner before they are summed: none of them stays, and the figures are the same."""
+    plan = owners(tmp_path)
+    whole = Place(plan, tmp_path / "whole")
+    code, events = submit_in_child(whole, None)
+    assert code == 0
+    expected = tree(whole.out / RELEASE / whole.state().attempt)
+    for case, random in cases(count):
+        place = Place(plan, tmp_path / case)
+        for _ in range(random.randint(1, 2)):
+            code, _ = submit_in_child(place, random.randint(1, len(events)))
+            assert code in (-signal.SIGKILL, 0), case
+            check_after_kill(place)
+        submit(place)
+        check_published(place)
+        assert tree(place.out / RELEASE / place.state().attempt) == expected, case
 
 
 def test_killed_twice_in_a_row_then_run_again(place_in: Callable[[Path], Place], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from tests.support.leaks import found as leaked
 from tests.support.leaks import told
-from tests.support.parity import RELEASE, combined
+from tests.support.parity import PLANS, RELEASE
 from tests.support.prepare import files, prepare_in_child, prepared, raw_forms
 from tests.support.spark import PYSPARKS_OWN
 from tests.support.submit import Place, submit
@@ -358,8 +358,17 @@ def test_a_killed_runs_folder_with_files_of_others_is_left_alone(tmp_path: Path)
     assert (out / "mine.txt").exists()
 
 
-def test_the_parity_plan_of_combined_rows_from_prepared_microdata(tmp_path: Path) -> None:
-    place = Place(combined(tmp_path), tmp_path)
+@pytest.mark.parametrize("name", ["combined", "owners", "owners_cells"])
+def test_the_parity_plan_of_rows_that_meet_from_prepared_microdata(
+    tmp_path: Path, spark: SparkEngine, name: str
+) -> None:
+    """Of one id, or of one owner: prepared and released by either engine, the bytes are those of the raw microdata."""
+    place = Place(PLANS[name](tmp_path), tmp_path)
     raw = tmp_path / "microdata"
     out = prepared(place, raw, tmp_path / "prepared")
-    assert released(place, "prepared", out, DaskEngine(workers=1)) == released(place, "raw", raw)
+    expected = released(place, "raw", raw)
+    assert released(place, "prepared", out, DaskEngine(workers=1)) == expected
+    if name != "combined":
+        by_spark = prepared(place, raw, tmp_path / "by-spark", spark)
+        assert files(by_spark) == files(out)
+        assert released(place, "prepared-spark", by_spark, spark) == expected
