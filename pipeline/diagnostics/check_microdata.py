@@ -18,7 +18,7 @@ from pipeline.base.errors import PlanError, StateError, arg, file_errors, neares
 from pipeline.diagnostics.check_scan import BEYOND, CODE, LEFT_OUT, ROWS, CodeJudge, Found, LookAt, OneId, Seen, Wrong
 from pipeline.diagnostics.diagnose import RecordedJob
 from pipeline.engines.protocol import grouped
-from pipeline.engines.totals import contract_checked, layout_of
+from pipeline.engines.totals import contract_checked, row_by_row
 from pipeline.ledger.entries import CHECKED
 from pipeline.microdata import source
 from pipeline.microdata.read import mistakes, schema_of
@@ -288,7 +288,7 @@ def check(job: CheckJob) -> Outcome:
     path = _report_path(job)
     files = source.find(job.microdata)
     prepared = prepared_for(job.microdata, plan) is not None
-    spec = layout_of(plan).spec
+    spec = row_by_row(plan)
     keys = zip(spec.keys, plan.domain.dimensions, strict=True)
     judges = tuple(CodeJudge.of(key, each, plan.domain) for key, each in keys if isinstance(key, CodeColumn))
     with job.recorded(files, event=CHECKED), job.log.stage("check", "looking at the microdata"), contract_checked(plan):

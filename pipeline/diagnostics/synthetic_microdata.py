@@ -18,7 +18,7 @@ from pipeline.accounting.targets import HEADER, Sizes, read_sizes
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.engines.protocol import Engine, grouped, in_buckets
 from pipeline.engines.tasks import decoded
-from pipeline.engines.totals import Layout, Table, layout_of
+from pipeline.engines.totals import Layout, Table, layout_of, row_by_row
 from pipeline.microdata import source
 from pipeline.microdata.read import read, require_schema
 from pipeline.microdata.source import Chunk, Piece, find, identity_of
@@ -144,7 +144,7 @@ class Economy:
             require_schema(find(LocalPath(path)), layout_of(plan).spec, plan.dataset.record)
             return Microdata(path, None, None, plan.dataset.owner)
         columns = self._columns(plan.dataset)
-        spec = layout_of(plan).spec
+        spec = row_by_row(plan)
         key = repr((sorted(columns.items()), plan.domain.digest, spec.columns, spec.measures))
         if key not in self._known:
             self._known[key] = self._written(plan, columns, spec, self._folder / f"microdata-{len(self._known)}")

@@ -111,6 +111,20 @@ def _sum_spec(plan: Plan, bases: Sequence[Base], tables: Sequence[Table]) -> Sum
     return replace(spec, further_statistics=tuple(further), owner_counts=tuple(counts))
 
 
+def row_by_row(plan: Plan) -> SumSpec:
+    """Return the plan's scan for rows whose owners' codes are not known: a row is kept that some code leaves in a cell.
+
+    For what looks at microdata row by row; a release brings owners' rows together.
+    """
+    spec = layout_of(plan).spec
+    known = {number: each for number, each in enumerate(plan.domain.dimensions) if each.of_owner is None}
+    if plan.domain.cells is None or len(known) == len(spec.keys):
+        return spec
+    cells = plan.domain.query_cells([each.level for each in known.values()], {})
+    parts = {number: part for number, part in Base(cells, ()).parts().items() if number in known}
+    return replace(spec, bases=(BaseCells(cells.size, parts, spec.bases[-1].addends, cells.listed),))
+
+
 def _base_cells(base: Base) -> BaseCells:
     return BaseCells(base.size, base.parts(), base.addends, base.cells.listed)
 

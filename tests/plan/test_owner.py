@@ -16,6 +16,7 @@ from jobs.cli import main
 from pipeline.accounting.placements import pure, tight
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
+from pipeline.engines.totals import layout_of, row_by_row
 from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
@@ -27,6 +28,7 @@ from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, OWNED, QUERIES,
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit
 from tests.support.world import COUNTIES, NAICS, records, write_world
+from udfs.records.decoding import Decoder
 
 TEST = Fraction(1, 20_000)  # what the test of records left out costs a record
 
@@ -332,6 +334,22 @@ def test_codes_of_owners_in_listed_cells_are_codes_of_their_key(
         load_plan(path)
     (line,) = refused.value.lines
     assert message in line
+
+
+def test_rows_alone_are_kept_where_some_code_of_their_owner_leaves_them_in_a_cell(tmp_path: Path) -> None:
+    """So `prdp check` and `prdp try` count them, which look at rows one by one."""
+    path = world(
+        tmp_path, queries=[FIRMS | {"by": ["size"]}], budget=[], domain={"cells": "domain/cells.csv", "size": SIZE}
+    )
+    (tmp_path / "domain" / "cells.csv").write_text("naics,county,size\n311111,01001,0-4\n722511,06037,5+\n")
+    plan = load_plan(path)
+    rows = owned(3).set_column(1, "naics", pa.array(["311111", "722511", "722511"]))
+    (batch,) = rows.set_column(2, "county", pa.array(["01001", "06037", "01001"])).to_batches()
+    kept, of_release = (Decoder(spec).records(batch).kept(spec) for spec in (row_by_row(plan), layout_of(plan).spec))
+    assert kept is not None
+    assert of_release is not None
+    assert kept.tolist() == [True, True, False]
+    assert not of_release.any()  # the twin: whose rows were not brought together
 
 
 def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> None:
