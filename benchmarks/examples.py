@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,8 @@ def make(example: Example, records: int, out: Path, economy: str | Path | None =
     begun = time.perf_counter()
     for line in against_truth(plan, release, out):
         print(line)
+    for line in layouts_against_truth(plan, out):
+        print(line)
     read_back(out / "files", made)
     if example.sdmx:
         read_sdmx(out / "sdmx")
@@ -109,6 +112,52 @@ def against_truth(plan: prdp.Plan, release: Any, out: Path) -> Iterator[str]:
         spread = 5 / np.sqrt(len(table))  # of few cells chance alone moves both
         assert hold > HOLD - spread, query["name"]
         assert ERRORS[0] - spread < over < ERRORS[1] + spread, query["name"]
+
+
+def layouts_against_truth(plan: prdp.Plan, out: Path) -> Iterator[str]:
+    """Yield a line a column with ranges, of layouts by one list of levels: how many hold the true total or ratio."""
+    data, product = plan.source, yaml.safe_load((out / "product.yaml").read_text(encoding="utf-8"))
+    micro = _with_levels(pd.read_parquet(out / "microdata"), data, out)
+    queries = {query["name"]: query for query in data["queries"]}
+    for layout in product["layouts"]:
+        rows, *others = layout["rows"]
+        keys = {
+            level: each["name"] for each in layout["columns"] for level, how in each.get("codes", {}).items() if not how
+        }
+        if others or not set(rows["by"]) <= keys.keys():
+            continue
+        path, names = (
+            out / "files" / "layouts" / layout["file"].replace("{yy}", "24"),
+            [keys[level] for level in rows["by"]],
+        )
+        ends = pd.read_csv(path.with_stem(f"{path.stem}_ranges"), dtype=dict.fromkeys(names, str)).set_index(names)
+        groups, true = micro.groupby(rows["by"]), {}
+        for name, table in rows["values"].items():
+            of = queries[table]
+            owners = "count" in of and of["count"] == "owners"
+            sums = groups[data["dataset"]["unit"]].nunique() if owners else groups.size()
+            sums = sums if "count" in of else groups[data["dataset"]["measures"][of["sum"]]["column"]].sum()
+            true[name] = sums.reindex(ends.index, fill_value=0).astype(float)
+        for name, of in product.get("lists", {}).items():
+            column = pd.read_csv(out / of["file"], dtype=dict.fromkeys(of["codes"].values(), str))
+            true[name] = column.set_index(next(iter(of["codes"].values())))[of["number"]].reindex(ends.index)
+        for name, of in product["derived"].items():
+            if {*_listed(of.get("ratio", "-")), *_listed(of.get("per", "-"))} <= true.keys():
+                above, below = (sum(true[each] for each in _listed(of[side])) for side in ("ratio", "per"))
+                true[name] = above / below * float(Fraction(str(of.get("times", 1))))
+        for each in layout["columns"]:
+            if each.get("value") in true and f"{each['name']}_low" in ends and "of" not in each:
+                low, high, truth = ends[f"{each['name']}_low"], ends[f"{each['name']}_high"], true[each["value"]]
+                shown = low.notna() & np.isfinite(truth)
+                count = max(int(shown.sum()), 1)
+                hold = float(((low <= truth) & (truth <= high) & shown).sum()) / count
+                yield f"  {path.name}: {each['name']}: {100 * hold:.1f} % of {count:,} ranges hold"
+                spread = 5 * np.sqrt(0.05 * 0.95 / count)  # five deviations of chance
+                assert not shown.any() or hold > HOLD - spread, each["name"]
+
+
+def _listed(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _with_levels(micro: pd.DataFrame, data: Mapping[str, Any], out: Path) -> pd.DataFrame:

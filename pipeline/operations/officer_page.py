@@ -226,7 +226,7 @@ def _spent(kept: Sequence[Account], this_year: int) -> Table:
 
 
 def _whom(at: Reference) -> str:
-    return f"a firm of {len(at.records)}: {at.label}" if at.listed else at.label
+    return f"{len(at.records)} together: {at.label}" if at.listed else at.label
 
 
 def _left(account: Account, refused: Mapping[str, int]) -> dict[str, Any]:

@@ -221,7 +221,7 @@ def test_what_was_spent_is_told_by_record_firm_family_and_year(ledger: Ledger, m
     by_year = ["16", "2", "2", "2", "2", "8"]
     assert rows[0] == ["family kin", "any record", *by_year]
     assert rows[1] == ["dataset a", "any record", *by_year]
-    assert rows[2][:2] == ["dataset f", "a firm of 2: payroll=3; payroll=3"]
+    assert rows[2][:2] == ["dataset f", "2 together: payroll=3; payroll=3"]
     assert rows[2][2:] == ["8", "8", "0", "0", "0", "0"]  # two records in one cell: 2²/(2σ²)
 
 

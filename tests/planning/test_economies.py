@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import prdp
-from benchmarks.examples import EXAMPLES, Example, make
+from benchmarks.examples import EXAMPLES, Example, layouts_against_truth, make
 from jobs.cli import main
 from pipeline.plan.plan_text import written
 from pipeline.planning.economy.inventories import HOME, economies
@@ -59,6 +59,17 @@ def test_the_check_sees_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(pd, "read_parquet", other)
     with pytest.raises(AssertionError, match="state_commodity_sales"):
         make(BY_NAME["farms"], 4000, tmp_path / "made", small("farms", tmp_path / "small"))
+
+
+def test_the_check_of_layouts_sees_numbers_of_others(tmp_path: Path) -> None:
+    """The broken twin: figures per head over a third of the inhabitants."""
+    out = tmp_path / "made"
+    make(BY_NAME["labour"], 4000, out, small("labour", tmp_path / "small"))
+    people = pd.read_csv(out / "domain" / "inhabitants.csv", dtype={"county": str})
+    people.assign(population=people["population"] * 3).to_csv(out / "domain" / "inhabitants.csv", index=False)
+    plan = prdp.load_plan(out / "plan.yaml", set=BY_NAME["labour"].values)
+    with pytest.raises(AssertionError, match="emplvl_per_1000"):
+        list(layouts_against_truth(plan, out))
 
 
 def test_five_years_of_one_plan_cost_what_explain_says(tmp_path: Path) -> None:
