@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import prdp
+from pipeline.base.errors import as_options
 from pipeline.publication.product.derived_columns import (
     Part,
     change_of_rows,
@@ -189,7 +190,7 @@ def test_changes_since_last_year_are_columns(tmp_path: Path) -> None:
 
 
 def test_changes_are_refused_where_they_are_none(tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match="a change is since earlier releases: give them by since"):
+    with as_options(), pytest.raises(PlanError, match="a change is since earlier releases: give them by --since"):
         made(tmp_path, derived=CHANGE, layouts=changed_layout())
     with pytest.raises(PlanError, match="is on both sides: its noise is no independent noise"):
         made(tmp_path / "x", since=publish(tmp_path / "y", TABLES), derived=CHANGE, layouts=changed_layout())

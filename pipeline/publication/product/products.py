@@ -9,6 +9,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -168,7 +169,7 @@ def verify_product(folder: Location, key: "PublicKey | None" = None) -> Verified
 def _all(tasks: list[Callable[[], Any]]) -> Iterator[Any]:
     """Yield what tasks return, in their order; the first that fails ends those that have not begun."""
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        running = [pool.submit(task) for task in tasks]
+        running = [pool.submit(copy_context().run, task) for task in tasks]  # messages name arguments as its user does
         try:
             yield from (each.result() for each in running)
         except BaseException:
