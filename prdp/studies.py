@@ -45,6 +45,8 @@ def made(
     seed: Seed = 0,
 ) -> Result:
     """Write synthetic microdata and all that a first release needs, as `prdp generate`; return where they lie."""
+    import yaml  # noqa: PLC0415
+
     from pipeline.planning.economy.generate import generate as run  # noqa: PLC0415
     from pipeline.planning.economy.inventories import generate_economy  # noqa: PLC0415
     from pipeline.planning.economy.like import generate_like as run_like  # noqa: PLC0415
@@ -62,7 +64,9 @@ def made(
     else:
         written = run_like(str(like), seed, Path(out), states=states)
     facts = {"microdata": str(written.microdata), "plan": str(written.plan), "records": written.records}
-    text = "microdata {microdata}\nplan      {plan}\nnext      prdp release {plan}"
+    variables = yaml.safe_load(written.plan.read_text(encoding="utf-8")).get("variables", {})
+    values = "".join(f" --set {name}={name.upper()}" for name in variables)
+    text = "microdata {microdata}\nplan      {plan}\nnext      prdp release {plan}" + values
     return Result(facts, lambda stated: text.format(**stated))
 
 

@@ -171,7 +171,9 @@ def test_mistakes_name_file_and_line(tmp_path: Path, change: dict[str, Any], mes
 def test_the_command_takes_an_economy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main(["generate", "--economy", "farms", "--records", "100", "--out", out]) == 0
-    assert "next      prdp release" in capsys.readouterr().out
+    assert f"next      prdp release {out}/plan.yaml\n" in capsys.readouterr().out
+    assert main(["generate", "--economy", "labour", "--records", "10", "--out", f"{out}-labour"]) == 0
+    assert "plan.yaml --set year=YEAR --set quarter=QUARTER\n" in capsys.readouterr().out
     for call in (
         ["--economy", "farm", "--records", "1"],
         ["--economy", "farms", "--like", "cbp-2011"],
