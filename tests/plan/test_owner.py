@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import main
+from pipeline.accounting.interpretation import Loss
 from pipeline.accounting.placements import pure, tight
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
@@ -20,6 +21,7 @@ from pipeline.engines.totals import layout_of, row_by_row
 from pipeline.ledger.reservation import limits_of as written_limits
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
+from pipeline.plan.plan_losses import change_losses, parse_change
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
 from pipeline.planning.explain.explain_text import render, render_verdict
 from pipeline.planning.explain.explanation import explain, explain_years
@@ -280,12 +282,12 @@ FIRMS = {"name": "firms", "count": "owners", "by": ["state"], "mechanism": GAUSS
         (
             {"dataset": {"unit": "record"}, "queries": [FIRMS]},
             "queries[firms].count",
-            "dataset.unit must name the owner",
+            "dataset.unit must name the owner's column, not the record, so that all records of an owner are protected",
         ),
         (
             {"dataset": {"unit": "record"}, "domain": {**LISTS, "size": SIZE}},
             "domain.size.per",
-            "dataset.unit must name",
+            "follows from all records of an owner, so that one may move others to other cells: dataset.unit must name",
         ),
         (
             {"dataset": {"unit": "record"}, "domain": {**LISTS, "main": MAIN}},
@@ -296,6 +298,12 @@ FIRMS = {"name": "firms", "count": "owners", "by": ["state"], "mechanism": GAUSS
             {"domain": {**LISTS, "main": MAIN | {"main": "naics7"}}},
             "domain.main.main",
             "must be a level of another key",
+        ),
+        ({"domain": {**LISTS, "main": MAIN | {"main": "main"}}}, "domain.main.main", "must be a level of another key"),
+        (
+            {"domain": {**LISTS, "size": SIZE, "main": MAIN | {"main": "size"}}},
+            "domain.main.main",
+            "a level of another key with a list of codes",
         ),
         ({"domain": {**LISTS, "main": MAIN | {"of": "jobs"}}}, "domain.main.of", "unknown measure"),
         ({"domain": {**LISTS, "size": SIZE | {"classes": [1, 5]}}}, "domain.size.classes[0]", "must be 0"),
@@ -350,6 +358,21 @@ def test_rows_alone_are_kept_where_some_code_of_their_owner_leaves_them_in_a_cel
     assert of_release is not None
     assert kept.tolist() == [True, True, False]
     assert not of_release.any()  # the twin: whose rows were not brought together
+
+
+@pytest.mark.parametrize("domain", ["cells", "lists"])
+def test_a_change_that_may_move_a_whole_firm_has_no_loss_of_its_own(tmp_path: Path, domain: str) -> None:
+    """Also where no query names the firm's class, but listed cells do: it may leave all tables."""
+    listed = LISTS if domain == "lists" else {"cells": "domain/cells.csv"}
+    path = world(tmp_path, queries=[QUERIES[0]], budget=[], domain={**listed, "size": SIZE})
+    (tmp_path / "domain" / "cells.csv").write_text("naics,county,size\n311111,01001,0-4\n722511,06037,5+\n")
+    plan = load_plan(path)
+    change = parse_change("employment=4:5", plan)
+    if domain == "lists":
+        assert change_losses(plan, policy_of(plan), change)[1] == Loss(Fraction(0), Fraction(0))
+        return
+    with pytest.raises(PlanError, match="follows from all records of an owner, which a change of one may move"):
+        change_losses(plan, policy_of(plan), change)
 
 
 def test_owners_that_are_missing_or_no_names_release_nothing(tmp_path: Path) -> None:
