@@ -27,6 +27,7 @@ from udfs.estimates.cliques import (
     measure_of_entries,
     uneven_axis,
 )
+from udfs.estimates.fixed import firmly
 from udfs.estimates.group import Known
 from udfs.estimates.preconditioners import Inverse
 from udfs.estimates.tables import (
@@ -201,9 +202,9 @@ class Residuals:
     weights may differ by 10⁹, and what is left be as small beside them.
     """
 
-    def __init__(self, cliques: Cliques) -> None:
+    def __init__(self, cliques: Cliques, *, firm: bool = True) -> None:
         self.cliques = cliques
-        known = cliques.group.known
+        known = firmly(cliques.group.known) if firm else cliques.group.known
         self.dimensions = len(known[0].table.widths)
         self.axis = uneven_axis(known)
         self.axes = {
@@ -267,6 +268,8 @@ class Residuals:
 
     def _states(self, known: Known, node: Node) -> bool:
         """Whether functions in a residual are some of a table's cells: it has all of each larger block, or nothing."""
+        if not np.isfinite(known.variance).all():
+            return False
         for axis, of in self.axes.items():
             outside = (known.table.positions[axis] < 0).astype(np.int32)
             if outside.any() and (not node[axis] or coarser(of.levels[node[axis] - 1], outside) is None):
@@ -384,7 +387,7 @@ class Residuals:
                     held = shaped(to >= 0, axis, self.dimensions)
                     cells = np.where(held, cells.take(to, axis=axis, mode="wrap"), 0.0)
             variance = known.variance[self._at(rows)] if known.variance.shape[self.axis] > 1 else known.variance
-            return float((variance * cells**2).sum())
+            return float(np.multiply(variance, cells**2, out=np.zeros(cells.shape), where=cells != 0).sum())
 
         every = np.broadcast_to(0.0, [int(known.table.positions[i].max()) + 1 for i in range(self.dimensions)])
         return fsum(in_order(work, _slabs(every, self.axis)))

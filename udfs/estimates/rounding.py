@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from scipy import sparse
 
-from udfs.estimates.group import Fixed
+from udfs.estimates.fixed import Fixed, FixedInCliques
 from udfs.estimates.preconditioners import Chain
 from udfs.estimates.tables import (
     Along,
@@ -97,7 +97,7 @@ def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units, held:
 
     With `held`, they add up to the whole units of that table.
     """
-    own = None if chain.group.base is None else chain.group.base.fixed
+    own = None if chain.group.base is None or held is not None else chain.group.base.fixed
     steps = [(Parts.base(base.shape), own)]
     steps += [(Parts.of(level.known.table), level.known.fixed) for level in chain.levels]
     if fixed is not None:  # tables that are no finer would not let all fixed totals be met
@@ -106,7 +106,10 @@ def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units, held:
         steps, integers = [steps[0], *finer_levels(chain, held[0]), (Parts.of(held[0]), None)], held[1]
     else:
         top = Sums(*steps[-1][0]).up(base) * units.per
-        integers = np.rint(top) if fixed is None else _meeting(top, fixed, units)
+        integers = np.rint(top)
+        if fixed is not None:
+            inner = tuple(slice(0, width) for width in fixed.joint.widths)
+            integers[inner] = meeting(top[inner], wanted(fixed, units), fixed, units)
 
     def fill(integers: Floats, real: Floats, free: Mask | None, along: Along, axis: int) -> Floats:
         return carried(integers, real * units.per, free, along, axis)
@@ -116,6 +119,12 @@ def rounded(chain: Chain, fixed: Fixed | None, base: Floats, units: Units, held:
             stays = np.pad(stays, [(0, n - m) for n, m in zip(fine.widths, stays.shape, strict=True)])  # noqa: PLW2901
         integers = expanded(integers, (coarse, fine), Sums(*fine).up(base), stays, by_slabs(fill))
     return integers
+
+
+def everything(base: Floats, units: Units) -> Held:
+    """Return the sum of all cells as one of whole units."""
+    one = Observed("", tuple(np.zeros(n, dtype=np.int32) for n in base.shape), (1,) * base.ndim, None, None)
+    return one, np.rint(np.full(one.widths, base.sum() * units.per))
 
 
 def finer_levels(chain: Chain, table: Observed) -> list[tuple[Parts, None]]:
@@ -183,26 +192,37 @@ def carried(integers: Floats, real: Floats, free: Mask | None, along: Along, axi
     return floor
 
 
-def _meeting(real: Floats, fixed: Fixed, units: Units) -> Floats:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
-
+def wanted(fixed: Fixed, units: Units) -> Floats:
+    """Return the fixed totals in whole units."""
     totals = fixed.totals * units.per
-    integers = np.rint(totals)
+    integers: Floats = np.rint(totals)
     if (np.abs(totals - integers) > CLOSE).any():
         raise EstimateError(f"{fixed.names}: a fixed total is no multiple of {units.unit:g}, the unit of the estimates")
-    inner = tuple(slice(0, width) for width in fixed.joint.widths)
-    result = np.rint(real)
-    cells = real[inner].ravel()
+    return integers
+
+
+def meeting(real: Floats, totals: Floats, fixed: Fixed, units: Units) -> Floats:
+    """Return whole common parts near `real` that add up to these totals of whole units."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
+
+    cells = real.ravel()
     floor = np.floor(cells + CLOSE / 2)
     rows = sparse.csr_array(fixed.rows)
-    for more in (0, 1, 2):  # the parts may lie this much further from their real values
+    for more in (0, 1, 2, 8, 64):  # the parts may lie this much further from their real values
         solved = milp(
             np.where(cells - floor > 0.5, -1.0, 1.0) * np.abs(1 - 2 * (cells - floor)),
             integrality=np.ones(len(cells)),
             bounds=Bounds(-more, 1 + more),
-            constraints=LinearConstraint(rows, integers - rows @ floor, integers - rows @ floor),
+            constraints=LinearConstraint(rows, totals - rows @ floor, totals - rows @ floor),
         )
         if solved.x is not None:
-            result[inner] = (floor + np.rint(solved.x)).reshape(fixed.joint.widths)
+            result: Floats = (floor + np.rint(solved.x)).reshape(real.shape)
             return result
     raise EstimateError(f"{fixed.names}: no whole multiples of {units.unit:g} meet all fixed totals")
+
+
+def settled(vector: Floats, fixed: FixedInCliques, units: Units) -> None:
+    """Move a vector of whole units, in place, to meet all fixed totals: few units of each common part."""
+    missing = wanted(fixed, units) - fixed.sums_of(vector)
+    if missing.any():
+        fixed.place(meeting(fixed.shared(missing), missing, fixed, units), vector)

@@ -10,10 +10,11 @@ import numpy as np
 
 from udfs.estimates.cliques import Cliques
 from udfs.estimates.display import beside, displayed
-from udfs.estimates.group import Fixed, Group, Known, Weights, require_agreement
+from udfs.estimates.fixed import Fixed, FixedInCliques, require_agreement
+from udfs.estimates.group import Contrast, Group, Known, Weights
 from udfs.estimates.preconditioners import Chain, Lattice
 from udfs.estimates.residuals import Residuals
-from udfs.estimates.rounding import Held, Units, rounded
+from udfs.estimates.rounding import Held, Units, everything, rounded, settled
 from udfs.estimates.tables import EstimateError, Int32s, Observed, add_scaled, dot, sums_between
 from udfs.estimates.variances import Drawn, Draws, Variances, alike
 from udfs.numbers.arrays import Floats, Int64s
@@ -130,8 +131,11 @@ class Solver:
             self.fixed.reduce(right)
         return right
 
+    def _inverse(self, right: Floats) -> Floats:
+        return self._lattice.solve(right)
+
     def _preconditioned(self, right: Floats) -> Floats:
-        out = self._lattice.solve(right)
+        out = self._inverse(right)
         if self.fixed is not None:
             self.fixed.within(out)
         return out
@@ -139,11 +143,10 @@ class Solver:
     def _bound(self, rest: Floats, size: float) -> float:
         """Return a bound of ‖e‖_N²: rᵀM⁻¹r of the chain, or where its M is not below N, what tables represent of r.
 
-        Where they do not represent all of it, or totals are fixed, it is a cautious guess by `size`.
+        Where they do not represent all of it, it is a cautious guess by `size`.
         """
-        if self.chain.bounds:
-            return dot(rest, self.chain.solve(rest))
-        bound = math.inf if self.fixed is not None else self._residuals.bound(rest)
+        nested = isinstance(self.space, Group) and self.chain.bounds
+        bound = dot(rest, self.chain.solve(rest)) if nested else self._residuals.bound(rest)
         return bound if bound < math.inf else size / UNBOUNDED
 
     def _improve(self, base: Floats, residual: Callable[[], Floats], scale: Callable[[], float]) -> float:
@@ -189,23 +192,25 @@ class CliqueSolver(Solver):
     """The same steps over vectors of cliques, where the base is too large to be enumerated.
 
     In place of M stands what tables alone represent of the residual: r = Σ Aᵀρ for functions ρ of their cells, so that
-    rᵀN⁻¹r ≤ Σ V·ρ².
+    rᵀN⁻¹r ≤ Σ V·ρ², in the space that fixed totals leave free too: there these add nothing, and V is 0.
     """
 
     most: int = 0
     cliques: Cliques = field(init=False)
 
     def __post_init__(self) -> None:
-        if held := [known.name for known in self.group.known if known.fixed is not None]:
-            raise EstimateError(
-                f"{', '.join(held)}: totals without noise cannot be held where the finest common cells are too many "
-                f"to be enumerated ({self.group.size:,})"
-            )
+        require_agreement(self.group, self.unit / 2)
         self.cliques = Cliques(self.group, self.most)
+        if any(known.fixed is not None for known in self.group.known):
+            self.fixed = FixedInCliques(self.cliques)
 
     @cached_property
     def _residuals(self) -> Residuals:
         return Residuals(self.cliques)
+
+    @cached_property
+    def _noisy(self) -> Residuals:
+        return Residuals(self.cliques, firm=False)
 
     @property
     def space(self) -> Group | Cliques:
@@ -222,23 +227,29 @@ class CliqueSolver(Solver):
         return self._residuals.bounds
 
     def _alone(self, right: Floats) -> float:
-        return 0.0
+        return 0.0 if self.fixed is None else dot(right, self._noisy.solve(right))
 
     def estimate(self) -> tuple[Floats, float]:
         """Return the least-squares vector and the bound of its error in standard errors."""
         vector = self.cliques.zeros()
+        if self.fixed is not None:
+            self.fixed.meet(vector, self.unit / 2)
         return vector, self._improve(vector, lambda: self.cliques.gradient(vector), lambda: 1.0)
 
-    def _preconditioned(self, right: Floats) -> Floats:
+    def _inverse(self, right: Floats) -> Floats:
         return self._residuals.solve(right)
-
-    def _bound(self, rest: Floats, size: float) -> float:
-        bound = self._residuals.bound(rest)
-        return bound if bound < math.inf else size / UNBOUNDED
 
     def rounded(self, estimate: Floats, units: Units) -> Floats:
         """Return a vector in whole units, whose cliques agree to the last one."""
-        return self._handed_on(estimate, lambda group, part, held: rounded(Chain(group), None, part, units, held))
+
+        def made(group: Group, part: Floats, held: Held | None) -> Floats:
+            start = held if held or self.fixed is None else everything(part, units)
+            return rounded(Chain(group), None, part, units, start)
+
+        out = self._handed_on(estimate, made)
+        if isinstance(self.fixed, FixedInCliques):
+            settled(out, self.fixed, units)
+        return out
 
     def displayed(self, estimate: Floats, tables: Sequence[Observed]) -> Floats:
         """Return a vector of whole numbers that are not negative, whose cliques agree and are near all tables."""
@@ -254,16 +265,6 @@ class CliqueSolver(Solver):
                 held = one.shared, one.from_parent.up(made[one.parent])
             place[...] = make(one.group, part, held)
         return out
-
-
-@dataclass(frozen=True, eq=False)
-class Contrast:
-    """A sum of cells that a user picks: its value, its variance, and by how much each published value enters it."""
-
-    value: float
-    variance: float
-    coefficients: Mapping[str, Floats]
-    direction: Floats  # N⁻¹c on the group's own base: of two contrasts c and d, cᵀN⁻¹d is the covariance
 
 
 class Estimates:

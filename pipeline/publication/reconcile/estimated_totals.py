@@ -14,8 +14,8 @@ from pipeline.publication.reconcile.public_totals import measure_of
 from pipeline.publication.reconcile.published_totals import CellTotals, Total
 from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
 from pipeline.publication.reconcile.released_tables import ReleasedTable, Spread
+from udfs.estimates.group import Contrast
 from udfs.estimates.intervals import Law, Totals
-from udfs.estimates.solve import Contrast
 from udfs.estimates.tables import EstimateError
 from udfs.estimates.variances import Pool, order_of
 from udfs.noise.keystream import SeededBits
