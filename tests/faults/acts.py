@@ -13,7 +13,7 @@ from threading import Timer
 
 import psycopg
 
-from tests.faults.scene import HOSTS, LOCALHOST, Scene, start_cluster
+from tests.faults.scene import HOSTS, LOCALHOST, Scene, ends, start_cluster
 from tests.support.airflow import processes_with
 from tests.support.spark import descendants
 
@@ -71,6 +71,7 @@ def scheduler_killed(scene: Scene) -> Iterator[None]:
     """Kill Airflow's scheduler, and start it again as it was."""
     home, found = f"AIRFLOW_HOME={scene.path('airflow')}".encode(), processes_with("airflow\0scheduler")
     own = [Path(f"/proc/{pid}") for pid in found if home in Path(f"/proc/{pid}/environ").read_bytes()]
+    scene.stack.callback(ends, *(worker for at in own for worker in descendants(int(at.name))))  # they outlive it
     command, variables = ((own[0] / name).read_bytes().strip(b"\0").split(b"\0") for name in ("cmdline", "environ"))
     for at in own:
         os.kill(int(at.name), signal.SIGKILL)

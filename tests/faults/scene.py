@@ -17,6 +17,7 @@ import pytest
 
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.link import link_to
+from tests.support.patience import PATIENCE
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.store import Server, running, upload
 from tests.support.submit import Place
@@ -35,7 +36,7 @@ SPARK = """spark.network.timeout 60s
 spark.executor.heartbeatInterval 10s
 spark.network.timeoutInterval 20s
 """
-LONGEST = 400.0  # seconds; a run that takes longer hangs
+LONGEST = PATIENCE  # seconds; a run that takes longer hangs
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
@@ -271,7 +272,9 @@ class ByAirflow:
         state = self.run.airflow.call(self.run.at)["state"]
         return {"success": 0, "failed": 1}.get(state)
 
-    def wait(self, seconds: float) -> int:
+    def wait(self, seconds: float | None = None) -> int | None:
+        if seconds is None:  # after kill()
+            return self.poll()
         deadline = time.monotonic() + seconds
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
