@@ -80,6 +80,16 @@ def allocated(folder: Path, text: str = DRAFT) -> tuple[dict[str, Any], Path]:
     return allocated_plan(read_text(path), path, out)[0], out
 
 
+def test_a_place_elsewhere_is_refused_before_anything_is_searched(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "draft.yaml"
+    path.write_text(DRAFT)
+    monkeypatch.delattr("pipeline.planning.explain.allocated.allocation_of")
+    with pytest.raises(PlanError, match="must lie in the plan's own folder"):
+        allocated_plan(read_text(path), path, folder / "elsewhere" / "plan.yaml")
+
+
 def test_the_written_plan_keeps_the_limits_and_the_authors_text(folder: Path) -> None:
     result, out = allocated(folder)
     plan = load_plan(out)

@@ -70,6 +70,8 @@ def allocated_plan(
     draft, spec = draft_of(text, path, variables)
     if spec.calibrate is None:
         raise PlanError(f"{path}: calibrate: missing key; it says what the scales of the tables are chosen for")
+    if out is not None:
+        calibrated.require_beside(out, path)  # before the search, which may take minutes
     if out is not None and out.exists():
         raise StateError(f"{arg('out', out)}: it exists already: give a new file")
     allocation = allocation_of(draft, spec)

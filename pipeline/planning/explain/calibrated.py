@@ -342,8 +342,7 @@ def write_plan(text: str, out: Path, plan: Plan, variables: Mapping[str, str]) -
 
     Raises PlanError on an `out` in another folder, StateError where it exists.
     """
-    if out.resolve().parent != plan.path.resolve().parent:
-        raise PlanError(f"{arg('out', out)}: must lie in the plan's own folder, to which the plan's paths are relative")
+    require_beside(out, plan.path)
     try:
         with out.open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
@@ -354,6 +353,12 @@ def write_plan(text: str, out: Path, plan: Plan, variables: Mapping[str, str]) -
     if load_plan(out, variables).digest != plan.digest:
         out.unlink()
         raise PrdpError(f"{arg('out', out)}: it would not be the same plan; write the scales by hand")
+
+
+def require_beside(out: Path, path: Path) -> None:
+    """Raise PlanError unless a file to be written lies in the folder of the plan at `path`."""
+    if out.resolve().parent != path.resolve().parent:
+        raise PlanError(f"{arg('out', out)}: must lie in the plan's own folder, to which the plan's paths are relative")
 
 
 def _values(values: Mapping[str, Any]) -> str:
