@@ -14,7 +14,7 @@ from tests.drills import parts
 from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
-MOST_LINES = 180
+MOST_LINES = 200
 PROMISING = ("README", "guarantee", "security", "operations", "performance", "clusters", "airflow")
 RULES = "guarantee"  # the page whose numbered rules are held one by one
 HOLDER = re.compile(r"`(\w+\.py::\w+|(?:fault|drill|goal|bench): [^`]+)`")
