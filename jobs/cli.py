@@ -52,7 +52,7 @@ def stopping() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-LEAST_ADDRESSES = 320 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
+LEAST_ADDRESSES = 360 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
 OBJECTS = 50_000  # made between two searches for circular rubbish, which took a seventh of a short command's time
 
 

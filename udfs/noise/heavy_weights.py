@@ -21,6 +21,7 @@ ULP = 2.0**-53
 LOG_REACH = 64 * math.log(2)
 STRAIGHT = 45.0  # ln(1 + e^{−45}) is no part of a double
 PANEL_NATS = 8  # change of the exponent within a panel of quadrature
+POWERS = 1024  # d of the powers that are taken as such: last bits of the base move them by d last bits, far below 2¹⁶
 
 
 @final
@@ -162,7 +163,7 @@ class PolylogWeights(LogWeights):
         return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
 
     def terms(self, start: int, end: int, ctx: Any) -> Iterator[Any]:
-        if self.p == 1 and self.d.denominator == 1:  # (1 + k/(s·a))^{−d}, without a logarithm
+        if self.p == 1 and self.d.denominator == 1 and self.d <= POWERS:  # (1 + k/(s·a))^{−d}, without a logarithm
             unit = self.scale * self.a
             return (real(ctx, 1 + k / unit) ** -self.d.numerator for k in range(start, end))
         return super().terms(start, end, ctx)
