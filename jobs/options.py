@@ -385,4 +385,4 @@ PAIRS = {  # kinds of options that are repeated for one mapping, and the error w
     "measured": "two files of one measure: give one, with all its totals",
     "setting": "write each name once, as NAME=VALUE",
 }
-UNSAID = (None, False, "", (), Parameter.empty)  # defaults that say nothing
+UNSAID: tuple[Any, ...] = (None, False, "", (), {}, Parameter.empty)  # defaults that say nothing

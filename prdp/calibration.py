@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 NOTHING: Mapping[str, str] = {}
-PLAN = "a plan with mechanisms that say calibrate:, or a draft with a key calibrate of its own"
-WRITTEN = "write the plan, in its own folder, with every calibrate: replaced by its solution"
-VARIABLE = "the value of a variable of PLAN; or of a parameter of --kind that is fixed"
+PLAN = "a plan whose mechanisms say calibrate:, or a draft with a key calibrate of its own"
+WRITTEN = "write the plan, in its own folder, with its solutions"
+VARIABLE = "the value of a variable of PLAN, or of a fixed parameter of --kind"
 CLOSED = "of Gaussian noise: the exact condition, or the closed form"
-SIZES = "a PUBLIC distribution of sizes, CSV with the header value,count; never one of confidential microdata"
-LEAST = "what is least: the mean absolute error or the interval at a loss, or the loss of a record at an accuracy"
-RANKED = "what to rank by: the largest loss, the mean loss, or the share of records that lose at most --limit"
-COUNT = "for a count instead of a sum: every record has an influence of 1; includes the kinds for counts"
-MOST_LOST = "the most that a record in a group of so many may lose"
+SIZES = "a PUBLIC distribution of sizes, CSV with the header value,count; never of confidential microdata"
+LEAST = "what is least: the mean absolute error or interval at a loss, or the loss at an accuracy"
+RANKED = "rank by the largest loss, the mean loss, or the share of records that lose at most --limit"
+COUNT = "for a count: every record has influence 1; with the kinds for counts"
+MOST_LOST = "the size of a group, a record of which may lose --group-loss"
 OF_KIND = ("parameters", "best_alpha", "group_loss", "group", "sizes", "count", "objective", "limit", "progress")
 
 
@@ -38,7 +38,7 @@ class Target(TypedDict, total=False):
     interval: Annotated[Number, Arg("the width, end to end, of an interval at --total", "W")]
     loss: Annotated[Number, Arg("the largest loss of a record of influence --at", "RHO")]
     epsilon: Annotated[Number, Arg("the largest pure ε of a record of influence --at", "E")]
-    delta: Annotated[Number, Arg("with --epsilon: (ε, δ) in place of a pure ε, for the noise as it is drawn", "D")]
+    delta: Annotated[Number, Arg("with --epsilon: (ε, δ) of the noise as drawn, in place of a pure ε", "D")]
     bound: Annotated[str, Arg(CLOSED, choices=("exact", "closed"), default="exact")]
     total: Annotated[Number, Arg("the true total for which an error is stated", "T", default="0")]
     at: Annotated[Number, Arg("the influence for which a loss or ε is stated", "X")]
@@ -52,7 +52,7 @@ class OfDraft(TypedDict, total=False):
     records: Annotated[int, Arg("a draft: totals of so many synthetic establishments", "N", "at_least_one")]
     like: Annotated[str, Arg("a draft: totals that add up to published figures, cbp-2010 or cbp-2011", "FIGURES")]
     states: Annotated[list[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
-    seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")]
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")]
     times: Annotated[Number, Arg("a draft: all its limits so many times as large, and no share of cells wished", "X")]
     frontier: Annotated[bool, Arg("a draft of usable cells: what it is worth at smaller and larger limits")]
     plot: Annotated[str | Path, Arg("with --frontier: draw it into an SVG or PNG file", "FILE")]
@@ -242,7 +242,7 @@ def best_alpha(
     least: Annotated[str, Arg(LEAST, choices=("error", "interval", "loss"), option=True)],
     *,
     kind: Annotated[str, Arg("the kind of stable noise", "KIND")] = "symmetric_stable",
-    set: Annotated[Mapping[str, str], Arg("a parameter that is fixed", "NAME=VALUE", "setting", many=True)] = NOTHING,
+    set: Annotated[Mapping[str, str], Arg("a fixed parameter", "NAME=VALUE", "setting", many=True)] = NOTHING,
     progress: bool = False,
     command_log: Log | None = None,
     **target: Unpack[Target],
@@ -253,11 +253,11 @@ def best_alpha(
 
 @documented
 def group_scale(
-    group_loss: Annotated[Number, Arg("the loss v of --group", "V", option=True)],
+    group_loss: Annotated[Number, Arg("what a record in a group of --group may lose", "V", option=True)],
     group: Annotated[Number, Arg(MOST_LOST, "N", option=True)],
     *,
     kind: Annotated[str, Arg("the kind of noise for counts", "KIND")] = "groupwise_log",
-    set: Annotated[Mapping[str, str], Arg("a parameter that is fixed", "NAME=VALUE", "setting", many=True)] = NOTHING,
+    set: Annotated[Mapping[str, str], Arg("a fixed parameter", "NAME=VALUE", "setting", many=True)] = NOTHING,
     **target: Unpack[Target],
 ) -> Calibrated:
     """Return groupwise noise whose offset follows from what a record in a group may lose, as `prdp study group`."""

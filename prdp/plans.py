@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 DATA = "the microdata: a location, or in Python a pandas, Arrow, Dask or Spark DataFrame"
 STAGING = "where draws lie until they are published"
-LINEAGE = "append the release's inputs and outputs to a file, or send them to a URL, as OpenLineage events"
+LINEAGE = "append OpenLineage events to a file, or send them to a URL"
 METRICS = "write metrics for Prometheus to a folder, or to a push gateway; confidential"
-AT = "a reference record, such as employment=10,payroll=500; for a firm or a group several records, separated by ';'"
+AT = "a reference, such as employment=10,payroll=500; several records are separated by ';'"
 DELTAS = "δ at which --detail states (ε, δ)"
 ALL = "the references of the budget"
 CHANGE = "loss from distinguishing two values of a record, such as employment=10:12"
-FACTOR = "loss from distinguishing two values of a record within a factor C, such as 1.1"
-YEARS = "what a release like this in each of N years costs a record that stays the same, and one that grows"
-GROWTHS = "with --years: by how much a growing record's values grow a year, at most"
-REPORT = "file to write, a new one of mode 0600, with --json as JSON"
+FACTOR = "loss from distinguishing two values within a factor C, such as 1.1"
+YEARS = "what such a release in each of N years costs a record that stays the same, and one that grows"
+GROWTHS = "with --years: a growing record's growth a year, at most"
+REPORT = "new file to write, of mode 0600; with --json JSON"
 IN_CHECKS = "one in checks/ beside the ledger's staging"
 
 
@@ -304,7 +304,7 @@ def allocate(
     folder: "str | Path | None" = None,
     set: Mapping[str, str] = NOTHING,
     records: Annotated[int | None, Arg("of so many synthetic establishments", "N", "at_least_one")] = None,
-    seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")] = 0,
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
     times: AnyNumber | None = None,
     **options: Unpack[Economy],
 ) -> Allocation:

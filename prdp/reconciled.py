@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 Files = Mapping[str, str | Path]  # by measure, or "records"
 STRUCTURE = "the plan of a release that has no structure.json"
-FIXED = "public totals without noise (CSV or Parquet: levels and value) that tables are held to"
-EXPECTED = "public totals to be expected, for weights of noise that depends on the total"
+FIXED = "public totals (CSV or Parquet: levels and value) that tables are held to"
+EXPECTED = "public totals to expect, for weights of noise that grows with totals"
 WEIGHING = "a noisy table from which such weights are made; it is left out of the estimates"
-FOLDER = "folder to write, new or empty; without it sums of cells alone can be asked for"
-DRAWS = "draw N solutions, for closer standard errors, where they are bounds, and shorter intervals"
+FOLDER = "folder to write, new or empty; needed but for --sum"
+DRAWS = "draw N solutions, for closer standard errors and shorter intervals"
 CELLS = 'cells to add up, such as "naics2=31-33, state in 06,48"'
 OF = "what --sum adds up: a measure, or records"
-ENGINE = "engine whose workers each make the tables of a group"
+ENGINE = "engine whose workers make groups of tables"
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +195,7 @@ def reconcile(
     out: Annotated[str | Path | None, Arg(FOLDER, "DIR", option=True)] = None,
     *,
     csv: Annotated[bool, Arg("write every table as CSV too")] = False,
-    sign: Annotated[bool, Arg("sign reconciled.json with the site's key (prdp ledger admin keys create)")] = False,
+    sign: Annotated[bool, Arg("sign it with the site's key (prdp ledger admin keys create)")] = False,
     draws: Annotated[int, Arg(DRAWS, "N", "count", default="0")] = 0,
     engine: Annotated[str | None, Arg(ENGINE, choices=list(ENGINES), default="none, this process")] = None,
     **options: Unpack[Reconciling],

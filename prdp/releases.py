@@ -214,12 +214,12 @@ def product(
     product: Annotated[str | Path, Arg("a YAML file, or a name of conf/products", "PRODUCT")] = "cbp",
     year: Annotated[int | None, Arg("the year in the names of files", "YEAR", "year", default="the product's")] = None,
     reconciled: Annotated[LocationLike | None, Arg(SHOWN, "DIR")] = None,
-    released: Annotated[bool, Arg("show what was released, of a product that shows reconciled figures too")] = False,
+    released: Annotated[bool, Arg("show what was released, also of a product of reconciled figures")] = False,
     since: Annotated[
         Sequence[LocationLike] | LocationLike,
         Arg("earlier releases, of which changes are since", "FOLDER", several=True),
     ] = (),
-    sign: Annotated[bool, Arg("sign product.json with the site's key (prdp ledger admin keys create)")] = False,
+    sign: Annotated[bool, Arg("sign it with the site's key (prdp ledger admin keys create)")] = False,
 ) -> dict[str, Any]:
     """Write the files that users load, of published tables, as `prdp product`; it costs no record anything.
 

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from prdp.plans import Plan
 
 PLAIN = "all with one mechanism and no filter"
-RULES = "the rules that hold, such as p=10,n=2; width=10: what the threshold protects, in %"
+RULES = "the rules, such as p=10,n=2; width=10: what the threshold protects, in %"
 HELD = "p=10,n=2,k=85,threshold=3"
 KNOWN = "read for fingerprints of known datasets"
 
 
 Records = Annotated[int | None, Arg("number of records", "N", "count")]
 Of = Annotated[
-    str | Path | None, Arg("another than establishments: a YAML file, or a name of conf/economies", "ECONOMY")
+    str | Path | None, Arg("in place of establishments: a YAML file, or a name of conf/economies", "ECONOMY")
 ]
 Like = Annotated[str | None, Arg("establishments that add up to published figures", choices=FIGURES)]
 States = Annotated[Sequence[str], Arg("with --like: 56,50", "CODES", "names", default="all")]
-Seed = Annotated[int, Arg("same seed, same bytes", "S", "count", default="0")]
+Seed = Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")]
 
 
 @documented
@@ -92,7 +92,7 @@ def today(
     like: Annotated[str, Arg("the published figures", choices=FIGURES, option=True)],
     *,
     beside: Annotated["Plan | None", Arg("errors of the plan's tables in the same cells", "PLAN", "plan")] = None,
-    reconciled: Annotated[bool, Arg("with --beside: once tables add up; so are plans that derive some")] = False,
+    reconciled: Annotated[bool, Arg("with --beside: once tables add up, as of plans that derive some")] = False,
 ) -> dict[str, Any]:
     """Return what of published figures is withheld today, and with a plan its errors in the same cells."""
     if beside is not None:
@@ -131,7 +131,7 @@ def evaluate(
     out: NewFolder,
     *,
     records: Annotated[int | None, Arg("number of records", "N", "count", default="the study's")] = None,
-    seed: Annotated[int | None, Arg("seed of the microdata", "S", "count", default="the study's")] = None,
+    seed: Annotated[int | None, Arg("seed of what is drawn", "S", "count", default="the study's")] = None,
     **options: Unpack[OnEngine],
 ) -> dict[str, Any]:
     """Write a study of mechanisms beside each other on synthetic microdata; return it, as `prdp study run --json`."""
@@ -212,7 +212,7 @@ def suppression(
 
 
 Number = int | float | str | Fraction
-MINIMISED = "what is to be least: variance, mean_absolute_error or interval"
+MINIMISED = "what is least: variance, mean_absolute_error or interval"
 LIMIT = "what a record of influence X, and every smaller one, may lose"
 
 

@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pipeline.diagnostics.synthetic_microdata import Origin
     from pipeline.engines.protocol import Engine
 
-EQUAL = "what is equal in every table: variance, mean_absolute_error, median_relative_error or interval"
+EQUAL = "equal in every table: variance, mean_absolute_error, median_relative_error or interval"
 RECORDS = "number of synthetic establishments"
 SIZES = "a PUBLIC file: CSV with the header value,count, or records in the plan's columns"
-USABLE = "a cell is usable up to this share of its total as standard error"
-BESIDE = "another plan to try on the same microdata, with those values of --set that it declares"
+USABLE = "up to this standard error, as a share of its total, a cell is usable"
+BESIDE = "another plan to try on the same microdata, with the values of --set that it declares"
 KNOWN = "with --sizes: read for fingerprints of known datasets"
 DRAFT = "a plan, or a draft, whose scales are then those that prdp calibrate chooses"
-LEAST = "what is to be least: variance, mean_absolute_error or interval"
+LEAST = "what is least: variance, mean_absolute_error or interval"
 VARIABLE = "the value of a variable of PLAN"
 TOTAL = "the true total at which errors that grow with it are compared"
-OF_CELLS = "totals are the medians of so many synthetic establishments' cells"
+OF_CELLS = "totals are medians of cells of so many synthetic establishments"
 PlanLike = str | os.PathLike[str] | Plan
 
 
@@ -49,7 +49,7 @@ def try_plan(
     sizes: Annotated[str | Path | None, Arg(SIZES, "FILE")] = None,
     declared_public_by: Annotated[str | None, Arg("who declares that file to be public", "NAME")] = None,
     draws: Annotated[int, Arg("how often errors are drawn", "N", "count")] = 10,
-    seed: Annotated[int, Arg("same seed, same microdata", "S", "count", default="0")] = 0,
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
     usable: Annotated[float, Arg(USABLE, "SHARE", "above_zero")] = 0.3,
     beside: Annotated[Sequence[PlanLike], Arg(BESIDE, "PLAN", many=True)] = (),
     page: Annotated[str | Path | None, Arg("write an HTML page to play with the plan's scales", "FILE")] = None,
@@ -188,7 +188,7 @@ def publication(
     ] = (),
     records: Annotated[int | None, Arg(RECORDS, "N", "count", default="300,000")] = None,
     draws: Annotated[int, Arg("how often errors are drawn", "N", "count")] = 10,
-    seed: Annotated[int, Arg("same seed, same microdata", "S", "count", default="0")] = 0,
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
     **options: Unpack[Economy],
 ) -> dict[str, Any]:
     """Study a whole publication with every kind of noise, each as accurate as the plan in every table.
@@ -230,9 +230,9 @@ def rank_kinds(
     tables: Annotated[Sequence[str], Arg("the tables", "NAME,…", "names", default="all")] = (),
     kinds: Annotated[Sequence[str], Arg("kinds of noise", "NAME,…", "names", default="all, also designed")] = (),
     set: Annotated[Mapping[str, str], Arg(VARIABLE, "NAME=VALUE", "setting", many=True)] = NOTHING,
-    out: Annotated[Any, Arg("folder, new or empty, for the tables of designed noise that is best", "DIR")] = None,
+    out: Annotated[Any, Arg("new or empty folder for designed noise that is best", "DIR")] = None,
     records: Annotated[int | None, Arg(OF_CELLS, "N", "at_least_one")] = None,
-    seed: Annotated[int, Arg("same seed, same establishments", "S", "count", default="0")] = 0,
+    seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
     **options: Unpack[Economy],
 ) -> Result:
     """Return which kind of noise has the least error in each table of a plan within its own limits.

@@ -96,9 +96,9 @@ def public_key(path: str | os.PathLike[str] | None) -> "PublicKey | None":
 # The machine that runs prdp, and its ledger.
 
 Address = str | Path | None
-ONLY = "look at the ledger alone, as a probe does every minute; not at this machine"
-WAITS = "a release must be looked at that went no further"
-HELD = "a release must be looked at that was held"
+ONLY = "look at the ledger alone, not at this machine"
+WAITS = "how long a release may go no further"
+HELD = "how long a release may be held"
 METRICS = "with --ledger-only: write metrics for Prometheus there, as prdp release does"
 
 
@@ -116,7 +116,7 @@ def doctor(
     ] = None,
     longest: Annotated[float, Arg(WAITS, "HOURS", "above_zero")] = 1,
     longest_held: Annotated[float, Arg(HELD, "HOURS", "above_zero")] = 168,
-    least_free: Annotated[float, Arg("that must be free on each disk", "GB", "above_zero")] = 1,
+    least_free: Annotated[float, Arg("what must be free on each disk", "GB", "above_zero")] = 1,
     metrics: Annotated[Address, Arg(METRICS, "PLACE")] = None,
 ) -> dict[str, Any]:
     """Return what is well with this machine and its ledger and what must be mended, as `prdp doctor --json`.

@@ -12,7 +12,7 @@ from prdp.declared import Arg
 from prdp.ledgers import Ledger
 from prdp.runs import unseen_budget
 
-AT = "a reference record, such as employment=10,payroll=500; for a firm several records, separated by ';'"
+AT = "a reference, such as employment=10,payroll=500; several records are separated by ';'"
 
 
 def _show(
@@ -21,7 +21,7 @@ def _show(
     *,
     dataset: Annotated[str | None, Arg("only this dataset, or family", "DATASET")] = None,
     at: Annotated[str | None, Arg(AT, "REFERENCE")] = None,
-    csv: Annotated[bool, Arg("with --at: print what it lost by dataset, family and year as CSV")] = False,
+    csv: Annotated[bool, Arg("with --at: what it lost by dataset, family and year, as CSV")] = False,
 ) -> Ledger:
     return opened
 

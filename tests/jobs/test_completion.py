@@ -70,17 +70,19 @@ def test_the_shell_is_one_of_those_known(capsys: pytest.CaptureFixture[str]) -> 
 
 def options() -> str:
     """Return a table of the options of every command and act."""
-    commands: dict[tuple[str, str], list[str]] = {}
+    commands: dict[tuple[str, str], dict[str, list[str]]] = {}
     for place in places(parser_with(None)):
+        family, _, act = place.path.removeprefix("prdp ").rpartition(" ")
         for option in place.options:
             name = option.option_strings[-1]
-            value = option.metavar or "|".join(map(str, option.choices or ()))
-            shown = f"{name} {value}" if option.nargs != 0 else name
-            meaning = (option.help or "").replace("%%", "%")
-            commands.setdefault((shown.replace("|", "\\|"), meaning), []).append(place.path.removeprefix("prdp "))
-    rows = [(name, ", ".join(of), about) for (name, about), of in commands.items() if name not in EVERYWHERE]
-    lines = [f"| `{name}` | {of} | {about} |\n" for name, of, about in rows]
-    return "".join(["| option | of | meaning |\n|---|---|---|\n", *lines])
+            value = option.metavar or "\\|".join(map(str, option.choices or ()))
+            key = name + f" {value}" * (option.nargs != 0), str(option.help).replace("%%", "%").replace("|", "\\|")
+            commands.setdefault(key, {}).setdefault(family, []).append(act)
+    page = "| option | of | meaning |\n|---|---|---|\n"
+    for (name, meaning), of in commands.items():
+        acts = "; ".join(f"{family} {', '.join(of[family])}".lstrip() for family in sorted(of))
+        page += f"| `{name}` | {acts} | {meaning} |\n" * (name not in EVERYWHERE)
+    return page
 
 
 def test_the_page_names_every_option() -> None:
