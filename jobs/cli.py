@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from jobs.commands import COMMANDS, renewed
+from jobs.commands import COMMANDS, escape_what_cannot_be_printed, put, renewed, require_utf8, run_in_utf8
 from jobs.options import LOG_JSON, QUIET, Parser, StrictParser, parser_with, run
-from jobs.output import escape_what_cannot_be_printed, put, require_utf8, run_in_utf8
 from pipeline.base.errors import PrdpError, as_options, exhausted
 from pipeline.base.log import Log, json_log, plain_log
 

@@ -9,8 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from jobs.commands import COMMANDS, HOMES
-from jobs.output import print_json, put
+from jobs.commands import COMMANDS, HOMES, print_json, put
 from pipeline.base.errors import PlanError, in_a_line, nearest
 from pipeline.base.plain import checked_reason
 from prdp.declared import declarations, logs

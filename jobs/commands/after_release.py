@@ -6,8 +6,8 @@ from dataclasses import asdict
 from math import isnan
 from typing import Any
 
+from jobs.commands import print_columns, print_json, put, say
 from jobs.options import Act, Parser, add_call, called
-from jobs.output import print_columns, print_json, put, say
 from pipeline.base.errors import PlanError
 
 AT_EXPECTED = "at the expected totals"  # which errors these are, of noise that grows with totals

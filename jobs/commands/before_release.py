@@ -4,8 +4,8 @@ import argparse
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
 
+from jobs.commands import print_columns, print_json, put, tell
 from jobs.options import Act, Parser, add_call, called, values_set
-from jobs.output import print_columns, print_json, put, tell
 from prdp.declared import Arg
 from udfs.numbers.exact import bound_text, down_text
 

@@ -5,9 +5,9 @@ import json
 import shlex
 from typing import Annotated, Any
 
+from jobs.commands import print_findings, print_json, put, say, tell
 from jobs.commands.ledger_show import print_budget, show, show_release
 from jobs.options import Act
-from jobs.output import print_findings, print_json, put, say, tell
 from prdp.declared import Arg
 from prdp.ledgers import Ledger
 from prdp.runs import unseen_budget

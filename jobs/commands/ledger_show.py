@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
-from jobs.output import print_columns, print_json, put, say
+from jobs.commands import print_columns, print_json, put, say
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.plain import WIDTH, excess_text, fitted, gap_text
 from pipeline.ledger.admission import Account

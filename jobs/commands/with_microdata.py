@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from jobs.commands import print_json, put, say, tell
 from jobs.options import Act, called
-from jobs.output import print_json, put, say, tell
 from pipeline.base.errors import MicrodataError
 from pipeline.base.plain import WIDTH
 from prdp.plans import Plan

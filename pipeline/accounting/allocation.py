@@ -25,10 +25,10 @@ from pipeline.accounting.allocation_problem import LARGEST, SLOPE, Bound, Number
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.programme_search import OF_PROGRAMMES, chosen, is_programme, require_wished
-from pipeline.accounting.search import halved, neighbours
 from pipeline.accounting.targets import CalibrationError
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
+from udfs.numbers.exact import halved, neighbours
 
 FEWER = 10_000  # decimals of 8 digits from one of 4 digits to the next
 SMALLEST = 2e-4  # move of a scale's logarithm that counts as none

@@ -19,12 +19,23 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from math import inf, isfinite, log
 
-from pipeline.accounting import search
 from pipeline.accounting.targets import CalibrationError, Target, shown
 from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.noise.weights import beyond
-from udfs.numbers.exact import bound_text, exact, up_text
+from udfs.numbers.exact import (
+    LOWEST,
+    bound_text,
+    crossing,
+    decided,
+    decimal,
+    exact,
+    log10_of,
+    neighbours,
+    number_below,
+    number_of,
+    up_text,
+)
 
 Number = Fraction | int | float | str
 Fixed = tuple[tuple[str, Number], ...]
@@ -82,7 +93,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
     of_error = Target.of("relative_error", relative_error=target["relative_error"], total=target.total)
 
     def solved_at(n: int) -> Mechanism:
-        return solve(kind, {**dict(fixed), OFFSET: search.decimal(n)}, step, of_error)
+        return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, of_error)
 
     def met(n: int) -> bool:
         return loss(solved_at(n)) <= target["group_loss"]
@@ -92,7 +103,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
         assert of_group is not None
         return of_group
 
-    ends = search.number_below(OFFSETS[0]), search.number_below(OFFSETS[1])
+    ends = number_below(OFFSETS[0]), number_below(OFFSETS[1])
     # v(group) falls with the offset in groups up to the total at which the error is met
     kept, refused = ends if target["group"] > target.total else ends[::-1]
     if not met(kept):
@@ -100,7 +111,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
         raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target['group'])} is {least}")
     if met(refused):
         return solved_at(refused)
-    return solved_at(search.neighbours(kept, refused, met)[0])
+    return solved_at(neighbours(kept, refused, met)[0])
 
 
 @lru_cache(maxsize=512)
@@ -117,9 +128,9 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
 
     # its values with the least noise and with the most
     least, largest = ("largest", "least") if target.at_record else ("least", "largest")
-    first = search.crossing(gap, reached, family.start)
+    first = crossing(gap, reached, family.start)
     if first is None:
-        raise _cannot(target, least, family.at(search.LOWEST), "")
+        raise _cannot(target, least, family.at(LOWEST), "")
     above, below = family.at(first), family.at(first - 1)
     if above is None and family.refused is not None and family.refused.parameter != name:
         raise family.refused  # another parameter rules out so much noise
@@ -140,7 +151,7 @@ def _finer(family: "Family", first: int, target: Target) -> Mechanism:
     def reached(k: int) -> bool:
         return k >= FINER or (k > 0 and target.reached(family.between(first, k)))
 
-    k = search.decided(reached, max(0, start - 1), min(FINER, max(1, start)))
+    k = decided(reached, max(0, start - 1), min(FINER, max(1, start)))
     assert k is not None  # it does not hold at 0
     return family.between(first, k)
 
@@ -170,7 +181,7 @@ class Family:
 
     def log_noise(self, n: int) -> float:
         """Return ln of the n-th mechanism's noise, as far as its scale says it."""
-        return SCALES[self.name] * search.log10_of(SCALES[self.name] * n) * log(10)
+        return SCALES[self.name] * log10_of(SCALES[self.name] * n) * log(10)
 
     def log_noise_of(self, mechanism: Mechanism) -> float:
         """Return the same of a mechanism of this kind with the scale 1 · decimal: `times` is taken off."""
@@ -178,7 +189,7 @@ class Family:
 
     def number_at(self, log_noise: float) -> int:
         """Return the number of a mechanism whose `log_noise` is next to this."""
-        return SCALES[self.name] * search.number_of(SCALES[self.name] * log_noise / log(10))
+        return SCALES[self.name] * number_of(SCALES[self.name] * log_noise / log(10))
 
     def at(self, n: int) -> Mechanism | None:
         """Return the n-th mechanism; None where there is none, or where rounding shows beside its noise."""
@@ -193,7 +204,7 @@ class Family:
     def _start(self) -> int:
         unit = self.step if self.name != "rho" and CATALOGUE[self.kind].additive else Fraction(1)
         for scale in STARTS:
-            n = SCALES[self.name] * search.number_below(scale * unit)
+            n = SCALES[self.name] * number_below(scale * unit)
             try:
                 self._build(self._scale(n) * self.times)
                 return n
@@ -203,7 +214,7 @@ class Family:
         raise AssertionError  # the last one returns or raises
 
     def _scale(self, n: int) -> Fraction:
-        return search.decimal(SCALES[self.name] * n)
+        return decimal(SCALES[self.name] * n)
 
     def _build(self, scale: Fraction) -> Mechanism:
         return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)

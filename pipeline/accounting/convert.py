@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.accounting.search import halved
 from udfs.mechanisms.base import ParameterError
-from udfs.numbers.exact import context
+from udfs.numbers.exact import context, halved
 
 Floats = NDArray[np.float64]
 

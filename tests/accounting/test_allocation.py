@@ -16,10 +16,10 @@ from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
 from pipeline.accounting.lattice import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
-from pipeline.accounting.search import decimal
 from pipeline.accounting.targets import CalibrationError, Target, missed
 from tests.support.allocated import AT_500, best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build
+from udfs.numbers.exact import decimal
 
 GAUSSIAN = {"kind": "gaussian"}
 LAPLACE = {"kind": "laplace", "policy": "tight"}

@@ -11,12 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.accounting.calibrate import scale_of, solve
-from pipeline.accounting.search import A_DECADE, DIGITS, HIGHEST, LOWEST, crossing, decimal, number_below
 from pipeline.accounting.targets import CalibrationError, Target
 from tests.support.guarantee import noise_of
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
-from udfs.numbers.exact import as_json, bound_text, exact, up_float
+from udfs.numbers.exact import (
+    A_DECADE,
+    HIGHEST,
+    LOWEST,
+    SIGNIFICANT,
+    as_json,
+    bound_text,
+    crossing,
+    decimal,
+    exact,
+    number_below,
+    up_float,
+)
 
 ONE = Fraction(1)
 E = 2.718281828459046  # a hair above e
@@ -337,9 +348,9 @@ def test_a_scale_is_found_in_few_tries(kind: str, fixed: dict[str, Any], monkeyp
 @given(n=st.integers(LOWEST, HIGHEST - 1))
 def test_decimals_grow_and_have_eight_digits(n: int) -> None:
     number = decimal(n)
-    assert 1 < decimal(n + 1) / number <= 1 + Fraction(1, 10 ** (DIGITS - 1))
+    assert 1 < decimal(n + 1) / number <= 1 + Fraction(1, 10 ** (SIGNIFICANT - 1))
     assert exact(as_json(number)) == number
-    assert len(Decimal(repr(as_json(number))).normalize().as_tuple().digits) <= DIGITS
+    assert len(Decimal(repr(as_json(number))).normalize().as_tuple().digits) <= SIGNIFICANT
     assert number_below(number) in (n - 1, n)
 
 

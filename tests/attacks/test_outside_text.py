@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.cli import main
-from jobs.output import print_columns, print_json, put, say, tell
+from jobs.commands import print_columns, print_json, put, say, tell
 from pipeline.base.errors import PlanError, PrdpError
 from pipeline.base.log import json_log, plain_log
 from pipeline.base.plain import is_plain, plain_json, rule_of_name

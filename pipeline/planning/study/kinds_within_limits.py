@@ -22,7 +22,6 @@ from pipeline.accounting.accountant import NAME
 from pipeline.accounting.allocation_problem import Bound
 from pipeline.accounting.calibrate import Family, scale_of
 from pipeline.accounting.policy import PolicySum, QueryPolicy
-from pipeline.accounting.search import crossing
 from pipeline.base.errors import PlanError
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import policy_of
@@ -30,7 +29,7 @@ from pipeline.planning.study.comparison import FAMILIES, family, shapes
 from pipeline.planning.study.design import Design, Wish, design
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
-from udfs.numbers.exact import down_text, exact
+from udfs.numbers.exact import crossing, down_text, exact
 
 DESIGNED = "designed"
 KINDS = (*dict.fromkeys(kind for kind, _ in FAMILIES), DESIGNED)

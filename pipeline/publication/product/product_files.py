@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
+from pipeline.engines.writers import PIECE, Hashed, written
 from pipeline.publication import release_folder
-from pipeline.publication.hashed_files import PIECE, Hashed, written
 from pipeline.publication.product.derived_columns import Figures, Noted, NoteSpec, some, withheld
 from pipeline.publication.product.product_layouts import Names, Rows, not_alike
 from pipeline.publication.product.product_spec import WITHHELD, ColumnSpec, LayoutSpec, ProductSpec, TableSpec

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.errors import PlanError, arg
+from pipeline.engines.writers import PIECE
 from pipeline.publication.description import CODES
-from pipeline.publication.hashed_files import PIECE
 from pipeline.publication.manifest import RECONCILED, Manifest
 from pipeline.publication.release_folder import (
     DISPLAY,

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import StateError, arg
 from pipeline.base.log import share, telling
-from pipeline.engines.writers import FORMATS
+from pipeline.engines.writers import FORMATS, Hashed, key_pieces, written
 from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
 from pipeline.publication.description import CODES, MADE_LATER, MEANINGS, PACKAGE, file_notes
-from pipeline.publication.hashed_files import Hashed, key_pieces, written
 from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
 from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
 from pipeline.publication.reconcile.public_totals import Atoms, in_common
