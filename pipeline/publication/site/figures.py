@@ -56,8 +56,11 @@ class Figures:
 
     def largest(self, most: int) -> list[int]:
         """Return the numbers of the cells with the largest values, the largest first, of equal ones the first."""
-        order = np.argsort(-self.columns["value"].astype(np.float64), kind="stable")
-        return [int(cell) for cell in order[:most]]
+        falling = -self.columns["value"].astype(np.float64)
+        some = np.arange(len(falling))
+        if len(falling) > most:  # few are sorted, unless what is last of them is no number
+            some = np.flatnonzero(~(falling > np.partition(falling, most - 1)[most - 1]))
+        return [int(cell) for cell in some[np.argsort(falling[some], kind="stable")[:most]]]
 
     def codes(self, cell: int) -> dict[str, str]:
         """Return the codes of a cell by level."""

@@ -99,18 +99,19 @@ def csv_of(figures: Figures) -> bytes:
         for level, (codes, index) in figures.cells.keys(0, size).items()
     }
     pa.csv.write_csv(pa.table({**keys, **figures.columns}), text)
-    return gzip.compress(text.getvalue(), compresslevel=4, mtime=0)
+    return gzip.compress(text.getbuffer(), compresslevel=1, mtime=0)  # level 4: a tenth smaller, in twice the time
 
 
 def packed(numbers: Numbers) -> list[Any]:
     """Return a column of numbers as the scripts hold it; nothing is rounded."""
-    different, index = np.unique(numbers, return_inverse=True)
-    if len(different) == 1:
-        return ["c", _number(different[0])]
-    if len(different) <= FEW:
-        return ["d", [_number(each) for each in different], _base64(index.astype(np.uint8))]
+    if len(np.unique(numbers[: 4 * FEW])) <= FEW:  # else there are more in all, and they need no sorting
+        different, index = np.unique(numbers, return_inverse=True)
+        if len(different) == 1:
+            return ["c", _number(different[0])]
+        if len(different) <= FEW:
+            return ["d", [_number(each) for each in different], _base64(index.astype(np.uint8))]
     integral = np.issubdtype(numbers.dtype, np.integer)
-    if integral and max(-int(different[0]), int(different[-1])) <= INT32:
+    if integral and max(-int(numbers.min()), int(numbers.max())) <= INT32:
         return ["i", _base64(numbers.astype("<i4"))]
     return ["f", _base64(numbers.astype("<f8"))]
 

@@ -1,7 +1,10 @@
 """Writes the public site of an attempt beside its tables: pages, data files, boundaries, and what they say as JSON."""
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -117,44 +120,24 @@ class Site:
 
 
 def write_site(site: Site, write: Callable[[str, bytes], None]) -> list[dict[str, Any]]:
-    """Write a site's files by `write`, which takes path and contents of each; return the files of whole tables."""
+    """Write a site's files by `write`, which takes path and contents of each; return the files of whole tables.
+
+    Tables are written by as many threads as there are processors.
+    """
     facts, structure = site.facts, site.structure
-    complete, maps = _in_full(facts), set()
+    complete, maps = _in_full(facts), set[str]()
     levels: dict[str, Facts] = {}
     listed: list[Facts] = []
     tables: list[dict[str, Any]] = []
-    for about in counted("making pages", facts["tables"], len(facts["tables"])):
-        name, full = about["name"], about["name"] in complete
-        cells = structure.tables[name].cells(structure.domain)
-        nonnegative = about.get("nonnegative", False)  # sites of earlier builds do not say it
-        figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS, nonnegative=nonnegative)
-        instead = None if full else coarse_of(about, facts, complete, structure, site.read)
-        shown = figures if instead is None else instead.figures
-        mapped = [each for each in MAPS if each in shown.cells.by and structure.domain.is_conventional(each)]
-        if len(shown) and (full or (instead and instead.summed)):
-            write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
-            for number, script in enumerate(part_scripts(shown)):
-                write(f"data/{name}/{number}.js", script.encode())
-            maps |= set(mapped)
-        files = list(site.files(name, cells.size)) if full else []
-        if (
-            full
-            and len(figures)
-            and (about.get("reconciled") or not any(file["name"].endswith(".csv") for file in files))
-        ):
-            data, csv = csv_of(figures), f"{name}.csv.gz"
-            write(f"tables/{csv}", data)
-            digest = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
-            files.append({"name": csv, "href": csv} | digest)
-            tables.append({"path": f"{SITE}/tables/{csv}"} | digest)
-        if full and len(figures):
-            axes = axes_of(figures, structure.domain, facts)
-            for axis in ranked(axes, figures):
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        made = threads.map(partial(_write_table, site, complete, write), facts["tables"])
+        for table in counted("making pages", made, len(facts["tables"])):
+            maps |= set(table.maps)
+            tables += table.csv
+            for axis in table.ranked:
                 if len(axis["codes"]) > len(levels.get(axis["level"], {"codes": ()})["codes"]):
                     levels[axis["level"]] = axis
-            listed.append(listed_table(facts, about, figures, axes))
-        links = {"front": f"../{site.front}", "files": files, "maps": mapped}
-        write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
+            listed += table.listed
     for level in sorted(maps):
         codes = structure.domain.dimension(level).level_codes(level)
         write(f"maps/{level}.js", map_script(level, codes).encode())
@@ -167,6 +150,50 @@ def write_site(site: Site, write: Callable[[str, bytes], None]) -> list[dict[str
         write(file, source_of(file).encode())
     write(METADATA, readable_json(facts, 1).encode())
     return tables
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What a site's common files need of a table's: whose maps it shows, its CSV, its axes, its place in the index."""
+
+    maps: Sequence[str] = ()
+    csv: Sequence[dict[str, Any]] = ()
+    ranked: Sequence[Facts] = ()
+    listed: Sequence[Facts] = ()
+
+
+def _write_table(site: Site, complete: Collection[str], write: Callable[[str, bytes], None], about: Facts) -> _Written:
+    """Write the page of a table and, of the complete ones, its figures for scripts and as CSV."""
+    facts, structure = site.facts, site.structure
+    name, full = about["name"], about["name"] in complete
+    cells = structure.tables[name].cells(structure.domain)
+    nonnegative = about.get("nonnegative", False)  # sites of earlier builds do not say it
+    figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS, nonnegative=nonnegative)
+    instead = None if full else coarse_of(about, facts, complete, structure, site.read)
+    shown = figures if instead is None else instead.figures
+    mapped = [each for each in MAPS if each in shown.cells.by and structure.domain.is_conventional(each)]
+    scripts = bool(len(shown) and (full or (instead and instead.summed)))
+    if scripts:
+        write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
+        for number, script in enumerate(part_scripts(shown)):
+            write(f"data/{name}/{number}.js", script.encode())
+    files = list(site.files(name, cells.size)) if full else []
+    made: list[dict[str, Any]] = []
+    in_csv = any(file["name"].endswith(".csv") for file in files)
+    if full and len(figures) and (about.get("reconciled") or not in_csv):
+        data, csv = csv_of(figures), f"{name}.csv.gz"
+        write(f"tables/{csv}", data)
+        digest = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+        files.append({"name": csv, "href": csv} | digest)
+        made = [{"path": f"{SITE}/tables/{csv}"} | digest]
+    links = {"front": f"../{site.front}", "files": files, "maps": mapped}
+    write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
+    written = _Written(mapped if scripts else (), made)
+    if not (full and len(figures)):
+        return written
+    axes = axes_of(figures, structure.domain, facts)
+    listed = [listed_table(facts, about, figures, axes)]
+    return replace(written, ranked=list(ranked(axes, figures)), listed=listed)
 
 
 def _in_full(facts: Facts) -> set[str]:
