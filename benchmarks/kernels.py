@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.allocation import allocate
 from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.policy import Cells, PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import Target
+from pipeline.planning.allocation import allocate
 from udfs.losses import curve
 from udfs.losses.nodes import nodes_of, pure_exactly, stable_nodes
 from udfs.mechanisms.catalogue import build

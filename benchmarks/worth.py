@@ -23,9 +23,9 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure
 from pipeline.planning.economy.like import generate_like
-from pipeline.publication.reconcile.public_totals import Atoms, measure_of
-from pipeline.publication.reconcile.released_tables import Group, ReleasedTable, groups_of
+from pipeline.publication.public_totals import Atoms, measure_of
 from pipeline.publication.release_folder import Source
+from pipeline.publication.released_tables import Group, ReleasedTable, groups_of
 from udfs.estimates.solve import Estimates, reconcile
 from udfs.estimates.tables import Observed
 from udfs.numbers.arrays import Floats

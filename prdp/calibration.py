@@ -144,8 +144,8 @@ def _of_plan(
     path: Path, out: Path | None, set: Mapping[str, str], drawn: dict[str, Any], log: Log | None
 ) -> Calibrated:
     from pipeline.plan.plan_text import read_text  # noqa: PLC0415 — here and below: import prdp stays light
-    from pipeline.planning.explain.allocated import allocated_text  # noqa: PLC0415
-    from pipeline.planning.explain.calibrated import resolved_plan, resolved_text  # noqa: PLC0415
+    from pipeline.planning.allocated import allocated_text  # noqa: PLC0415
+    from pipeline.planning.calibrated import resolved_plan, resolved_text  # noqa: PLC0415
 
     asks_frontier = drawn.pop("frontier", False)
     if read_text(path).data.get("calibrate") is None:
@@ -186,9 +186,9 @@ def frontier(
         PlanError: Where the draft is wrong, or minimises something else than unusable cells.
     """
     from pipeline.base.plots import require_format  # noqa: PLC0415
-    from pipeline.planning.explain.frontier import frontier as of_draft  # noqa: PLC0415
-    from pipeline.planning.explain.frontier import frontier_text  # noqa: PLC0415
-    from pipeline.planning.explain.frontier import plot as draw  # noqa: PLC0415
+    from pipeline.planning.frontier import frontier as of_draft  # noqa: PLC0415
+    from pipeline.planning.frontier import frontier_text  # noqa: PLC0415
+    from pipeline.planning.frontier import plot as draw  # noqa: PLC0415
     from prdp.plans import sized  # noqa: PLC0415
 
     if plot is not None:
@@ -265,7 +265,7 @@ def group_scale(
 
 
 def _one(kind: str, options: Mapping[str, Any], log: Log) -> Calibrated:
-    from pipeline.planning.explain.calibrated import mechanism_lines  # noqa: PLC0415
+    from pipeline.planning.calibrated import mechanism_lines  # noqa: PLC0415
 
     call = _asked({**options, "kind": kind})
     solution = call.one(_every(5, "exponents", log))
@@ -273,7 +273,7 @@ def _one(kind: str, options: Mapping[str, Any], log: Log) -> Calibrated:
 
 
 def _asked(options: Mapping[str, Any]) -> Any:
-    from pipeline.planning.explain.calibrated import Asked  # noqa: PLC0415
+    from pipeline.planning.calibrated import Asked  # noqa: PLC0415
 
     names = (*Target.__annotations__, *OF_KIND, "kind")
     preset = {"step": 1, "coverage": "0.95", "objective": "largest", "count": False}
@@ -308,7 +308,7 @@ def gaussian_scales(
         [3.7306, 4.6089, 4.8448, 1.0512]
     """
     from pipeline.accounting.convert import gaussian_scales as scales  # noqa: PLC0415
-    from pipeline.planning.explain.calibrated import scales_text  # noqa: PLC0415
+    from pipeline.planning.calibrated import scales_text  # noqa: PLC0415
     from pipeline.planning.study.study_figures import plot_scales  # noqa: PLC0415
     from udfs.mechanisms.base import ParameterError  # noqa: PLC0415
 

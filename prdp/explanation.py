@@ -13,9 +13,9 @@ from pipeline.base.plain import reference_text as reference_words
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_losses import parse_change, parse_factor
 from pipeline.plan.total_policy import parse_at
-from pipeline.planning.explain.explain_text import render, render_changes, render_verdict, render_years
-from pipeline.planning.explain.explanation import explain, explain_changes, explain_years, plot_policies
-from pipeline.planning.explain.verdict import Standing, Verdict, verdict
+from pipeline.planning.explain_text import render, render_changes, render_verdict, render_years
+from pipeline.planning.explanation import explain, explain_changes, explain_years, plot_policies
+from pipeline.planning.verdict import Standing, Verdict, verdict
 from pipeline.release.installation import site
 from prdp.declared import frame, table
 from udfs.numbers.exact import exact, up_float

@@ -319,7 +319,7 @@ def allocate(
         BudgetRefused: The limits cannot be kept with the accuracies wanted; the message says what could be had.
         PlanError: The draft is wrong, or noise cannot be so accurate.
     """
-    from pipeline.planning.explain.allocated import allocated_plan, scaled  # noqa: PLC0415
+    from pipeline.planning.allocated import allocated_plan, scaled  # noqa: PLC0415
 
     factor = None if times is None else number_of("times", times)
     with sized(draft, folder, set, records, seed, options) as (text, path, made):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.engines import ENGINES
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.load import load_plan
+from pipeline.publication.estimated_totals import Estimated, Picked
 from pipeline.publication.manifest import RECONCILED, Manifest
 from pipeline.publication.product import derived
 from pipeline.publication.product.derived import Derived, Source
 from pipeline.publication.product.exports import export
-from pipeline.publication.reconcile.estimated_totals import Estimated, Picked
-from pipeline.publication.reconcile.published_totals import Published
-from pipeline.publication.reconcile.reconciled import Options, parse_where
-from pipeline.publication.reconcile.reconciled_folder import VerifiedTables, make_reconciled, verify_reconciled
+from pipeline.publication.published_totals import Published
+from pipeline.publication.reconciled import Options, parse_where
+from pipeline.publication.reconciled_folder import VerifiedTables, make_reconciled, verify_reconciled
 from pipeline.publication.release_folder import published_part
 from pipeline.release.installation import site
 from pipeline.storage.location import Location

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.keys import level_of
+from pipeline.plan.domain.keys import level_of
 from pipeline.publication.manifest import Manifest, Verified
 from pipeline.publication.product.exports import EXPORTS, export
 from pipeline.publication.release_folder import json_in, published_part

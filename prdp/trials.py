@@ -72,8 +72,8 @@ def try_plan(
     from pipeline.diagnostics.plan_trials import try_plans  # noqa: PLC0415
     from pipeline.diagnostics.synthetic_microdata import Origin, require_apart  # noqa: PLC0415
     from pipeline.microdata.source import find, identity_of  # noqa: PLC0415
-    from pipeline.planning.study.trial_page import trial_page  # noqa: PLC0415
-    from pipeline.planning.study.trial_text import trial_text  # noqa: PLC0415
+    from pipeline.planning.trial_page import trial_page  # noqa: PLC0415
+    from pipeline.planning.trial_text import trial_text  # noqa: PLC0415
     from pipeline.release.pinned import require_no_part  # noqa: PLC0415
 
     like, states, runner = economy_of(options)
@@ -247,7 +247,7 @@ def rank_kinds(
     from pipeline.base.errors import hint  # noqa: PLC0415
     from pipeline.planning.study.design import MINIMISED  # noqa: PLC0415
     from pipeline.planning.study.kinds_within_limits import KINDS, Asked, ranked  # noqa: PLC0415
-    from pipeline.planning.study.trial_text import file_of, ranked_json, ranked_text  # noqa: PLC0415
+    from pipeline.planning.trial_text import file_of, ranked_json, ranked_text  # noqa: PLC0415
     from pipeline.storage.paths import filled as filled_folder  # noqa: PLC0415
     from prdp.studies import Design  # noqa: PLC0415
 

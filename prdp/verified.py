@@ -33,7 +33,7 @@ def verify(path: Annotated[LocationLike, Arg(OF_MANIFEST, "FOLDER")], *, key: Ke
     folder, public = location(path, "FOLDER"), public_key(key)
     if not (folder / MANIFEST).is_file():
         if (folder / "reconciled.json").is_file():
-            from pipeline.publication.reconcile.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy
+            from pipeline.publication.reconciled_folder import verify_reconciled  # noqa: PLC0415 — SciPy
 
             return verify_reconciled(folder, public)
         if (folder / "product.json").is_file():

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from pipeline.engines.tasks import decoded
 from pipeline.microdata.source import Chunk
-from pipeline.plan.code_lists import Vintage, vintage_of, vintages
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.code_lists import Vintage, vintage_of, vintages
+from pipeline.plan.domain.keys import Dimension
 from pipeline.release.input_records import BROKEN, ByRecord, by_cell, rows_of, rule_counts, rule_rows
 from udfs.records.codes import NAICS_LEVELS, OTHER, SECTOR_RANGES, is_code
 from udfs.records.contract import Rule, text_codes

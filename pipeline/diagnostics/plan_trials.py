@@ -33,8 +33,8 @@ from pipeline.plan.drafts import reconciled_errors
 from pipeline.plan.model import Plan, Query
 from pipeline.plan.structure import MOST_CELLS, size_of
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.verdict import beside_reconciled, derived_error, finite, named_part, standings
 from pipeline.planning.study.equal_publication import SizedCells, SizedTask, publication
+from pipeline.planning.verdict import beside_reconciled, derived_error, finite, named_part, standings
 from pipeline.release.input_records import records_of
 from pipeline.release.request import Job
 from pipeline.release.steps import run as release

@@ -22,7 +22,7 @@ from pipeline.engines.tasks import Guarded, NoiseTask, SumTask
 from pipeline.engines.totals import Layout, Table
 from pipeline.engines.writers import FILE_CELLS, Block, ranges
 from pipeline.microdata.source import Chunk
-from pipeline.plan.cells import Int64s, RollUp
+from pipeline.plan.domain.cells import Int64s, RollUp
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal, pack, unpack

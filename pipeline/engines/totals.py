@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.engines.writers import Block, KeyColumn, ranges
-from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.cells import Base, Int32s, QueryCells, cheapest, roll_up_totals
+from pipeline.plan.domain.keys import Dimension
 from pipeline.plan.model import Measure, Plan, Query
 from pipeline.plan.structure import cells_and_bases
 from pipeline.storage.location import Location

@@ -18,7 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.plan.cells import QueryCells
+from pipeline.plan.domain.cells import QueryCells
 from pipeline.plan.model import VALUES, Plan
 from pipeline.storage.location import Location
 from pipeline.storage.paths import locate

@@ -18,7 +18,7 @@ from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
 from pipeline.accounting.lattice import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import PlanError
-from pipeline.plan.cells import Base, cheapest
+from pipeline.plan.domain.cells import Base, cheapest
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.plan_mechanisms import error_of, family_of, open_parts, wish_of
 from pipeline.plan.plan_schema import AllocationSpec, PlanSpec

@@ -19,9 +19,9 @@ from pydantic import Field, ValidationError
 
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, arg, hint, in_a_line
-from pipeline.plan.cells import Base, cheapest
-from pipeline.plan.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.domain import Domain, rank
+from pipeline.plan.domain.cells import Base, cheapest
+from pipeline.plan.domain.code_lists import read_domain, vintage_mistakes
 from pipeline.plan.meaning import confidential_files, dataset_mistakes, domain_mistakes, plan_mistakes
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.model import OTHERS, Dataset, DerivedTable, Measure, Part, Plan, Query, Texts, UnitNames

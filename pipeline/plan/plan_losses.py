@@ -33,8 +33,8 @@ from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import QuerySet, Reference, ReferenceRecord, typed_change, typed_number
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.cells import Int32s, Int64s
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.cells import Int32s, Int64s
+from pipeline.plan.domain.keys import Dimension
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import classed, names_of, query_sets_of, require_cell
 from udfs.losses.atoms import Pair, Response

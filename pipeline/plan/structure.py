@@ -14,8 +14,8 @@ from typing import Any
 
 from pipeline.base.errors import PlanError
 from pipeline.base.plain import plain_json
-from pipeline.plan.cells import Base, QueryCells
 from pipeline.plan.domain import Domain, rank
+from pipeline.plan.domain.cells import Base, QueryCells
 from pipeline.plan.model import Plan, Query
 from pipeline.storage.staging import STRUCTURE
 from udfs.mechanisms.base import Mechanism

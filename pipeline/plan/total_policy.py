@@ -23,9 +23,9 @@ from pipeline.accounting.references import (
 )
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.cells import Int32s
 from pipeline.plan.domain import At
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.cells import Int32s
+from pipeline.plan.domain.keys import Dimension
 from pipeline.plan.model import Plan
 
 MOST_PAIRS = 20_000  # of kinds of codes that are looked at; of more all records might meet

@@ -23,8 +23,8 @@ from pipeline.accounting.policy import PolicySum
 from pipeline.base.canonical import readable_json
 from pipeline.base.plain import mechanism_text, reference_text
 from pipeline.engines.writers import FORMATS, PARQUET
-from pipeline.plan.code_lists import CONF, vintage_of
 from pipeline.plan.domain import ALL_LEVELS, Domain
+from pipeline.plan.domain.code_lists import CONF, vintage_of
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import Structure
 from pipeline.plan.total_policy import located, policy_of, total_loss

@@ -18,7 +18,7 @@ from pipeline.microdata.frames import Frame
 from pipeline.microdata.lakehouse import Place, TableVersion, microdata_at
 from pipeline.microdata.read import require_schema
 from pipeline.microdata.source import Chunk, Identity, identity_of, require_types
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.keys import Dimension
 from pipeline.plan.model import Plan
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location

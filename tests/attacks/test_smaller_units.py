@@ -21,14 +21,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-import pipeline.planning.explain.explanation
+import pipeline.planning.explanation
 import pipeline.publication.policy_document
 from pipeline.accounting.references import Reference
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import left_out_test_of, located, policy_of
-from pipeline.planning.explain.explain_text import render
-from pipeline.planning.explain.explanation import explain
-from pipeline.planning.explain.verdict import verdict
+from pipeline.planning.explain_text import render
+from pipeline.planning.explanation import explain
+from pipeline.planning.verdict import verdict
 from pipeline.publication.description import Description
 from pipeline.publication.policy_document import WITHIN
 from pipeline.publication.site.site_pages import SMALLER_FIRMS, SMALLER_RECORDS, report_page
@@ -182,7 +182,7 @@ def test_a_bound_for_classes_with_noise_of_their_own_alone_is_seen(
     def broken(plan: Plan, at: Reference) -> Reference | None:
         return located(plan, at, below=True) if policy_of(plan).spans else None
 
-    for module in (pipeline.planning.explain.explanation, pipeline.publication.policy_document):
+    for module in (pipeline.planning.explanation, pipeline.publication.policy_document):
         monkeypatch.setattr(module, "no_larger", broken)
     monkeypatch.setattr(
         pipeline.publication.policy_document, "classes_decide", lambda plan: bool(policy_of(plan).spans)

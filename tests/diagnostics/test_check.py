@@ -21,7 +21,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.engines.totals import layout_of
 from pipeline.ledger.store import create_ledger, open_ledger
-from pipeline.plan.code_lists import vintage_of
+from pipeline.plan.domain.code_lists import vintage_of
 from pipeline.plan.load import load_plan
 from pipeline.storage.paths import locate
 from tests.support import firms

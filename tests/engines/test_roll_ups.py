@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from pipeline.plan.domain import Domain
+from pipeline.plan.domain.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
 from tests.support.domains import (
     Totals,
     World,

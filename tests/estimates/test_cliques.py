@@ -14,9 +14,9 @@ from scipy.optimize import brentq
 import prdp
 from benchmarks.worth import tables_of
 from pipeline.plan.load import load_plan
-from pipeline.publication.reconcile.public_totals import Atoms
-from pipeline.publication.reconcile.released_tables import Group as ReleasedGroup
-from pipeline.publication.reconcile.released_tables import groups_of
+from pipeline.publication.public_totals import Atoms
+from pipeline.publication.released_tables import Group as ReleasedGroup
+from pipeline.publication.released_tables import groups_of
 from tests.estimates.test_solve import any_group
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
 from udfs.estimates import display, solve

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import pipeline.plan.keys
+import pipeline.plan.domain.keys
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError
 from pipeline.plan.plan_losses import Change, Factor, change_bounds, change_losses
 from pipeline.plan.total_policy import limits_of, located, losses_at, policy_of
-from pipeline.planning.explain.explain_text import render
-from pipeline.planning.explain.explanation import explain
+from pipeline.planning.explain_text import render
+from pipeline.planning.explanation import explain
 from tests.support.diagnostics import diagnosed, rows
 from tests.support.keyed import (
     FORMS,
@@ -280,7 +280,7 @@ def test_classes_that_begin_above_their_lowest_value_are_seen(tmp_path: Path, mo
     own = largest(WIDE_ABOVE.loss([record]) for record in WIDE_ABOVE.places({"employment": 3, "payroll": 0}))
     assert losses_at(plan, policy_of(plan), at)[1].rho == own
     broken = lambda classes, value: max(sum(each < value for each in classes.lowest) - 1, 0)  # noqa: E731
-    monkeypatch.setattr(pipeline.plan.keys.Classes, "class_of", broken)
+    monkeypatch.setattr(pipeline.plan.domain.keys.Classes, "class_of", broken)
     assert losses_at(plan, policy_of(plan), at)[1].rho != own
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.code_lists import CHUNK_ROWS, read_cells, read_list
+from pipeline.plan.domain.code_lists import CHUNK_ROWS, read_cells, read_list
 from tests.support.domains import listed_domain
 
 

@@ -20,7 +20,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure, closing
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
-from pipeline.planning.explain.explanation import explain
+from pipeline.planning.explanation import explain
 from pipeline.publication.description import OF_OTHER as OF_OTHER_CODES
 from pipeline.publication.description import oddities
 from tests.support.many_keys import ALL, CBSA, EDGES, GROUP, KEYS, write

@@ -23,9 +23,9 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.plan_losses import change_losses, parse_change
 from pipeline.plan.total_policy import limits_of, located, losses_at, parse_at, policy_of
-from pipeline.planning.explain.explain_text import render, render_verdict
-from pipeline.planning.explain.explanation import explain, explain_years
-from pipeline.planning.explain.verdict import verdict
+from pipeline.planning.explain_text import render, render_verdict
+from pipeline.planning.explanation import explain, explain_years
+from pipeline.planning.verdict import verdict
 from tests.support.firms import BUDGET, CELLS, COARSE, GAUSSIAN, OWNED, QUERIES, WITH_OTHER, loaded, owned, world
 from tests.support.placements import placements, true_losses
 from tests.support.submit import Place, submit

@@ -18,8 +18,8 @@ from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
-from pipeline.planning.explain.explain_text import render
-from pipeline.planning.explain.explanation import explain
+from pipeline.planning.explain_text import render
+from pipeline.planning.explanation import explain
 from pipeline.publication.description import Description
 from tests.support.mistakes import without_numbers
 from tests.support.submit import Place, submit

@@ -15,7 +15,7 @@ from pipeline.plan.drafts import allocation_of
 from pipeline.plan.load import draft_of, load_plan
 from pipeline.plan.plan_text import read_text
 from pipeline.plan.total_policy import limits_of, losses_at, policy_of
-from pipeline.planning.explain.allocated import allocated_plan
+from pipeline.planning.allocated import allocated_plan
 from tests.support.many_keys import write
 from tests.support.mistakes import PLAN, lines, without_numbers, write_domain
 
@@ -85,7 +85,7 @@ def test_a_place_elsewhere_is_refused_before_anything_is_searched(
 ) -> None:
     path = folder / "draft.yaml"
     path.write_text(DRAFT)
-    monkeypatch.delattr("pipeline.planning.explain.allocated.allocation_of")
+    monkeypatch.delattr("pipeline.planning.allocated.allocation_of")
     with pytest.raises(PlanError, match="must lie in the plan's own folder"):
         allocated_plan(read_text(path), path, folder / "elsewhere" / "plan.yaml")
 

@@ -18,7 +18,7 @@ from pipeline.plan.load import load_plan
 from pipeline.plan.plan_schema import export_schema
 from pipeline.plan.plan_text import read_text, written
 from pipeline.plan.structure import warnings
-from pipeline.planning.explain.calibrated import resolved_plan
+from pipeline.planning.calibrated import resolved_plan
 from tests.support.mistakes import PLAN, lines, write_domain
 from tests.support.plans import DATA, load
 from udfs.numbers.exact import as_json

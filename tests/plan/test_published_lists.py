@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.code_lists import read_list
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.code_lists import read_list
+from pipeline.plan.domain.keys import Dimension
 from pipeline.plan.plan_schema import ListSpec
 
 PLAIN = "code,name,section,division\n01.1,Growing of crops,A,01\n01.2,Animals,A,01\n10.1,Meat,C,10\n"

@@ -13,7 +13,7 @@ from jobs.cli import main
 from pipeline.base.errors import PlanError
 from pipeline.engines.totals import layout_of
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Classes, Dimension
+from pipeline.plan.domain.keys import Classes, Dimension
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import Structure, TableFacts, require_size, size_of
 from tests.support.domains import listed_domain, product_domain

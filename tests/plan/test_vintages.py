@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.base.errors import PlanError
-from pipeline.plan.code_lists import TABLE, vintage_of, vintages
+from pipeline.plan.domain.code_lists import TABLE, vintage_of, vintages
 from pipeline.plan.load import load_plan
 from tests.support.mistakes import without_numbers
 from tests.support.world import write_world
@@ -175,7 +175,8 @@ def test_the_packed_code_finds_the_lists(tmp_path: Path) -> None:
     packed = tmp_path / "prdp.zip"
     subprocess.run([sys.executable, "-m", "jobs.pack", packed], cwd=ROOT, check=True)
     ask = (
-        "import pipeline.plan.code_lists as v; print(v.__file__); print(v.vintages('naics') + v.vintages('county')); "
+        "import pipeline.plan.domain.code_lists as v; print(v.__file__); "
+        "print(v.vintages('naics') + v.vintages('county')); "
         "print(v.vintage_of('county', 2023).lacks(['09001', '09110', '36999'], 'county'))"
     )
     done = subprocess.run(

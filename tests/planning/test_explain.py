@@ -15,8 +15,8 @@ from pipeline.accounting.references import Reference
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import parse_at
-from pipeline.planning.explain.explain_text import render
-from pipeline.planning.explain.explanation import explain
+from pipeline.planning.explain_text import render
+from pipeline.planning.explanation import explain
 from pipeline.publication.description import OF_INFINITE, OF_MEANS, OF_MEDIANS, oddities
 from tests.support.world import records, write_world
 from udfs.numbers.exact import up_text

@@ -15,8 +15,8 @@ from pipeline.plan.model import Plan
 from pipeline.plan.plan_text import read_text
 from pipeline.plan.total_policy import limits_of, policy_of
 from pipeline.planning.study.equal_publication import EDGES, SizedCells
-from pipeline.planning.study.trial_page import trial_page
-from pipeline.planning.study.trial_scales import families_of, read
+from pipeline.planning.trial_page import trial_page
+from pipeline.planning.trial_scales import families_of, read
 from tests.support.devtools import evaluated
 from tests.support.kinds import REGISTRY
 from tests.support.world import write_world

@@ -25,7 +25,7 @@ from pipeline.diagnostics.synthetic_microdata import Economy, Origin
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.writers import Block
 from pipeline.plan.load import load_plan
-from pipeline.planning.study.trial_text import trial_text
+from pipeline.planning.trial_text import trial_text
 from tests.support.world import plan as world_plan
 from tests.support.world import records, write_world
 from udfs.mechanisms.base import Released

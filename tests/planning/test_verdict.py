@@ -15,9 +15,9 @@ from jobs.cli import main
 from pipeline.plan.load import load_plan
 from pipeline.plan.model import Plan
 from pipeline.plan.total_policy import limits_of, parse_at, policy_of
-from pipeline.planning.explain import verdict as remedies
-from pipeline.planning.explain.explain_text import LINES, WIDTH, render_verdict
-from pipeline.planning.explain.verdict import table_errors, verdict
+from pipeline.planning import verdict as remedies
+from pipeline.planning.explain_text import LINES, WIDTH, render_verdict
+from pipeline.planning.verdict import table_errors, verdict
 from tests.support.world import QUERIES, write_world
 
 TEST = 1 / 20_000  # the test of records left out

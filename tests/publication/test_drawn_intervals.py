@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import prdp
-from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
-from pipeline.publication.reconcile.reconciled import Options, Reconciliation, Solved
-from pipeline.publication.reconcile.released_tables import OwnNoise, Spread, variances_of
+from pipeline.publication.estimated_totals import multipliers_of, worth_drawing
+from pipeline.publication.reconciled import Options, Reconciliation, Solved
+from pipeline.publication.released_tables import OwnNoise, Spread, variances_of
 from pipeline.storage.paths import locate
 from tests.publication.test_reconcile import BY_SIZE, LAPLACE, query, released
 from tests.support.bits import cell_bits

@@ -20,7 +20,7 @@ from pipeline.base import plots
 from pipeline.base.plots import FAMILIES, PRACTICES, apart, family_look, family_styles
 from pipeline.plan.load import load_plan
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain.explanation import POINTS, influences, plot_policies, policy_curves, total_curve
+from pipeline.planning.explanation import POINTS, influences, plot_policies, policy_curves, total_curve
 from pipeline.planning.study import comparison as comparison_output
 from pipeline.planning.study.equal_mechanisms import Entry, Equal, Panel, lines_of
 from pipeline.planning.study.studies import errors_picture, losses_picture

@@ -17,9 +17,9 @@ import pytest
 import prdp
 from jobs.cli import main
 from pipeline.plan.structure import TableFacts
-from pipeline.publication.reconcile import released_tables as errors
-from pipeline.publication.reconcile.published_totals import Published
-from pipeline.publication.reconcile.released_tables import ReleasedTable
+from pipeline.publication import released_tables as errors
+from pipeline.publication.published_totals import Published
+from pipeline.publication.released_tables import ReleasedTable
 from prdp import PlanError, StateError
 from prdp.declared import location
 from tests.support.many_keys import (

@@ -11,8 +11,8 @@ import prdp
 from jobs.cli import main
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
-from pipeline.publication.reconcile.reconciled import Options, Reconciliation
-from pipeline.publication.reconcile.reconciled_folder import Made, MakeGroup, make_reconciled, verify_reconciled
+from pipeline.publication.reconciled import Options, Reconciliation
+from pipeline.publication.reconciled_folder import Made, MakeGroup, make_reconciled, verify_reconciled
 from pipeline.storage.paths import locate
 from prdp import StateError
 from tests.publication.test_reconcile import QUERIES, released

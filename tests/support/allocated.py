@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.accounting.allocation import FEWER
 from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
 from pipeline.accounting.calibrate import Family, scale_of
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, QuerySet, Reference
 from pipeline.accounting.targets import Target
+from pipeline.planning.allocation import FEWER
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.records.statistics import Sum
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pipeline.base.canonical import FrozenMap
-from pipeline.plan.cells import Base, QueryCells, RollUp, cheapest, read_only, roll_up_totals
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.cells import Base, QueryCells, RollUp, cheapest, read_only, roll_up_totals
+from pipeline.plan.domain.keys import Dimension
 from tests.support.wide import integers, wide
 from udfs.numbers.arrays import Wide
 from udfs.records.codes import NAICS_LEVELS, OTHER, roll_up

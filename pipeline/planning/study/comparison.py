@@ -30,7 +30,7 @@ from pipeline.accounting.targets import ONE_EACH, CalibrationError, Sizes, Targe
 from pipeline.base.errors import arg
 from pipeline.base.plain import aligned, figure
 from pipeline.base.plots import REFERENCE, family_styles, write_picture
-from pipeline.planning.explain.explanation import groups_json
+from pipeline.planning.explanation import groups_json
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import as_json, bound_text

@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.engines.writers import key_pieces, written
-from pipeline.plan.cells import QueryCells
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.cells import QueryCells
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.structure import Structure
 from pipeline.publication.manifest import write_manifest
-from pipeline.publication.reconcile.published_totals import CellTotals, Total
+from pipeline.publication.published_totals import CellTotals, Total
 from pipeline.storage.paths import filled
 from udfs.estimates import intervals
 from udfs.estimates.intervals import Law, Statistics, Totals, ratio

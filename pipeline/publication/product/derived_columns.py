@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainValidator, PrivateAttr
 
 from pipeline.base.errors import PlanError
+from pipeline.plan.domain.published_lists import codes_in, numbers_by_code, successors
 from pipeline.plan.messages import Mistake, missing
 from pipeline.plan.plan_text import KeyPath, public_file
-from pipeline.plan.published_lists import codes_in, numbers_by_code, successors
 from pipeline.plan.values import LevelName, Positive, Spec, Text, broken
 from pipeline.publication.release_folder import coefficient
 from udfs.estimates import intervals

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import BeforeValidator, Field, ValidationError
 
 from pipeline.base.errors import PlanError, arg
+from pipeline.plan.domain.published_lists import UnreadableFile
 from pipeline.plan.messages import Mistake, lines_of, shape_mistakes
 from pipeline.plan.plan_text import PRODUCT, KeyPath, read_text
-from pipeline.plan.published_lists import UnreadableFile
 from pipeline.plan.values import LevelName, Name, Positive, Spec, Text, Year, number_type
 from pipeline.publication.product.derived_columns import (
     ConcordanceSpec,

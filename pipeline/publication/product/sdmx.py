@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import PlanError, arg, in_a_line
-from pipeline.plan.keys import Dimension
+from pipeline.plan.domain.keys import Dimension
 from pipeline.publication.release_folder import Published
 from udfs.records.codes import OTHER
 

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.plan.cells import Base, QueryCells, RollUp
-from pipeline.plan.code_lists import CONF
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.cells import Base, QueryCells, RollUp
+from pipeline.plan.domain.code_lists import CONF
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.model import VALUES
 from pipeline.plan.structure import Structure
 from pipeline.publication.description import Facts, coarser

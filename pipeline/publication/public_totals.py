@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from pipeline.base.errors import PlanError, hint, in_a_line
-from pipeline.plan.cells import Int32s, QueryCells
 from pipeline.plan.domain import Domain
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.cells import Int32s, QueryCells
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.structure import TableFacts
 from pipeline.publication.release_folder import VALUE
 from pipeline.storage.paths import LARGEST_LIST, open_input

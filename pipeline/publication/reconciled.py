@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from pipeline.base.errors import PlanError, arg, hint, in_a_line
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.load import load_plan
 from pipeline.plan.structure import closing
-from pipeline.publication.reconcile.public_totals import (
+from pipeline.publication.public_totals import (
     MAX_CELLS,
     Atoms,
     PublicTotals,
@@ -26,7 +26,7 @@ from pipeline.publication.reconcile.public_totals import (
     read_totals,
     spread_evenly,
 )
-from pipeline.publication.reconcile.released_tables import (
+from pipeline.publication.released_tables import (
     Group,
     ReleasedTable,
     Releases,

@@ -15,21 +15,13 @@ from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import StateError, arg
 from pipeline.base.log import share, telling
 from pipeline.engines.writers import FORMATS, Hashed, key_pieces, written
-from pipeline.plan.cells import Base, Int64s, QueryCells, RollUp, cheapest
+from pipeline.plan.domain.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
 from pipeline.publication.description import CODES, MADE_LATER, MEANINGS, PACKAGE, file_notes
+from pipeline.publication.estimated_totals import multipliers_of, worth_drawing
 from pipeline.publication.manifest import RECONCILED, Manifest, manifest_file, write_manifest
-from pipeline.publication.reconcile.estimated_totals import multipliers_of, worth_drawing
-from pipeline.publication.reconcile.public_totals import Atoms, in_common
-from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
-from pipeline.publication.reconcile.released_tables import (
-    EXACT,
-    OwnNoise,
-    ReleasedTable,
-    Spread,
-    drawn_of,
-    variances_of,
-)
+from pipeline.publication.public_totals import Atoms, in_common
+from pipeline.publication.reconciled import Reconciliation, Solved
 from pipeline.publication.release_folder import (
     DISPLAY,
     ERROR,
@@ -39,6 +31,14 @@ from pipeline.publication.release_folder import (
     numbers,
     published_part,
     structure_of,
+)
+from pipeline.publication.released_tables import (
+    EXACT,
+    OwnNoise,
+    ReleasedTable,
+    Spread,
+    drawn_of,
+    variances_of,
 )
 from pipeline.storage.location import Location
 from pipeline.storage.paths import UNFINISHED, filled

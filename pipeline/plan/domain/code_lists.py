@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import PlanError, hint, in_a_line
 from pipeline.base.plain import rule_of_name
-from pipeline.plan.cells import Int32s, read_only
 from pipeline.plan.domain import Domain, rank
-from pipeline.plan.keys import Classes, Dimension, OfOwner, built_in_levels, level_of
+from pipeline.plan.domain.cells import Int32s, read_only
+from pipeline.plan.domain.keys import Classes, Dimension, OfOwner, built_in_levels, level_of
+from pipeline.plan.domain.published_lists import PlainRows, UnreadableFile, listed, opened, refuse
 from pipeline.plan.messages import Mistake
 from pipeline.plan.plan_schema import DatasetSpec, DomainSpec, ListSpec, VintageSpec
 from pipeline.plan.plan_text import KeyPath, public_file
-from pipeline.plan.published_lists import PlainRows, UnreadableFile, listed, opened, refuse
 from pipeline.plan.values import ClassesSpec, MainSpec
 from udfs.records.codes import LEVELS, is_text_code, roll_up
 
@@ -299,7 +299,7 @@ def _sorted_cells(codes: Sequence[NDArray[np.int64]], path: Path) -> tuple[Int32
 # A plan may declare the years of its code lists; its domain must then hold codes of those years alone. All of it is
 # public.
 
-HOME = Path(__file__).resolve().parents[2]  # the checkout, the installation, or the file that jobs.pack made
+HOME = Path(__file__).resolve().parents[3]  # the checkout, the installation, or the file that jobs.pack made
 CONF: Traversable = Zipped(HOME, "conf/") if HOME.is_file() else HOME / "conf"
 LISTS = CONF.joinpath("codes")
 TABLE = "vintages.csv"  # key, first, last, published, file: a vintage's codes are those of all its files

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.errors import PlanError, arg, hint, in_a_line
-from pipeline.plan.cells import QueryCells
-from pipeline.plan.keys import Where
+from pipeline.plan.domain.cells import QueryCells
+from pipeline.plan.domain.keys import Where
 from pipeline.plan.structure import TableFacts
-from pipeline.publication.reconcile.public_totals import Atoms, measure_of
-from pipeline.publication.reconcile.released_tables import ReleasedTable, Releases
+from pipeline.publication.public_totals import Atoms, measure_of
 from pipeline.publication.release_folder import VALUE
+from pipeline.publication.released_tables import ReleasedTable, Releases
 from udfs.estimates import intervals
 from udfs.estimates.intervals import Law, Statistics, Totals, combined, half_step, law_of, multiplier
 from udfs.mechanisms.additive_kinds import SymmetricStable

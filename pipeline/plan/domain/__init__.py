@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pipeline.base import canonical
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import ALIKE, PlanError, hint, in_a_line, likeness
-from pipeline.plan.cells import Axis, Base, Int32s, Needed, QueryCells, bases_of, read_only
-from pipeline.plan.keys import Dimension, Masks, Where, built_in_levels
+from pipeline.plan.domain.cells import Axis, Base, Int32s, Needed, QueryCells, bases_of, read_only
+from pipeline.plan.domain.keys import Dimension, Masks, Where, built_in_levels
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES
 
 ALL_LEVELS = tuple(level for levels in LEVELS.values() for level in levels)  # of the keys naics and county

@@ -12,9 +12,7 @@ from math import exp, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.accounting.allocation import settled
 from pipeline.accounting.allocation_problem import Unknown, Unmet
-from pipeline.accounting.programme_search import OF_PROGRAMMES, is_programme, smallest_limits
 from pipeline.accounting.references import Reference, ReferenceRecord
 from pipeline.accounting.targets import CalibrationError
 from pipeline.base.canonical import FrozenMap
@@ -27,7 +25,9 @@ from pipeline.plan.model import Plan
 from pipeline.plan.plan_schema import PlanSpec
 from pipeline.plan.plan_text import PlanText
 from pipeline.plan.total_policy import located
-from pipeline.planning.explain.allocated import error_once_reconciled, reconciled_variances, scaled
+from pipeline.planning.allocated import error_once_reconciled, reconciled_variances, scaled
+from pipeline.planning.allocation import settled
+from pipeline.planning.programme_search import OF_PROGRAMMES, is_programme, smallest_limits
 from udfs.numbers.exact import as_json, bound_text, up_float
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.plan_losses import Change, Factor, change_bounds, change_losses, loss_found
 from pipeline.plan.structure import accuracy, size_of, warnings
 from pipeline.plan.total_policy import no_larger
-from pipeline.planning.explain.verdict import beside_reconciled, derived_error, named_part, with_mechanisms
+from pipeline.planning.verdict import beside_reconciled, derived_error, named_part, with_mechanisms
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import as_json, bound_text, exact, up_float

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pipeline.accounting.allocation import FEWER, allocate, relaxed
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
 from pipeline.accounting.lattice import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import CalibrationError, Target, missed
+from pipeline.planning.allocation import FEWER, allocate, relaxed
 from tests.support.allocated import AT_500, best_by_search, objective, problem
 from udfs.mechanisms.catalogue import build
 from udfs.numbers.exact import decimal

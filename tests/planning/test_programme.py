@@ -10,14 +10,14 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.stats import norm
 
-from pipeline.accounting import allocation
-from pipeline.accounting.allocation import FEWER, Settled, settled
 from pipeline.accounting.allocation_problem import Problem
 from pipeline.accounting.calibrate import Family
 from pipeline.accounting.lattice import Lattice, LatticeTable
-from pipeline.accounting.programme import Curve, Curves, Programme, Stack
-from pipeline.accounting.programme_search import Unreached, is_programme
 from pipeline.accounting.targets import CalibrationError, Target
+from pipeline.planning import allocation
+from pipeline.planning.allocation import FEWER, Settled, settled
+from pipeline.planning.programme import Curve, Curves, Programme, Stack
+from pipeline.planning.programme_search import Unreached, is_programme
 from tests.support.allocated import problem
 
 GAUSSIAN = {"kind": "gaussian"}

@@ -19,10 +19,10 @@ from pipeline.plan.messages import NEVER_RELEASED
 from pipeline.plan.model import OTHERS, Plan
 from pipeline.plan.plan_text import read_text, unshared, written
 from pipeline.plan.structure import TOTALS, errors_at, infinite_error, warnings
-from pipeline.planning.explain.explain_text import error_lines
-from pipeline.planning.explain.explanation import COUNTS, SIZES, groups_json
-from pipeline.planning.explain.verdict import named_part
+from pipeline.planning.explain_text import error_lines
+from pipeline.planning.explanation import COUNTS, SIZES, groups_json
 from pipeline.planning.study.comparison import Comparison, Objective, compare
+from pipeline.planning.verdict import named_part
 from udfs.mechanisms.base import Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import as_json, bound_text, exact, up_float

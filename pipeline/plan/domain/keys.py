@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import in_a_line
-from pipeline.plan.cells import Axis, Int32s, read_only
+from pipeline.plan.domain.cells import Axis, Int32s, read_only
 from udfs.numbers.exact import as_json, exact
 from udfs.records.codes import LEVELS, OTHER, SECTOR_RANGES, is_code, is_text_code, roll_up
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.base.errors import PlanError, StateError, hint, in_a_line
-from pipeline.plan.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.domain import Domain
+from pipeline.plan.domain.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure, TableFacts, unweighted
 from pipeline.publication.manifest import Manifest

@@ -16,9 +16,9 @@ from pipeline.base.plots import family_look
 from pipeline.plan.model import OTHERS, Plan, Query
 from pipeline.plan.plan_text import written
 from pipeline.plan.total_policy import limits_of, policy_of
-from pipeline.planning.explain.verdict import standings
 from pipeline.planning.study.equal_publication import SizedCells
-from pipeline.planning.study.trial_scales import families_of, scale_at
+from pipeline.planning.trial_scales import families_of, scale_at
+from pipeline.planning.verdict import standings
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, up_float
 

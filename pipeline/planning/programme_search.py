@@ -16,8 +16,8 @@ from scipy.optimize import minimize
 
 from pipeline.accounting.allocation_problem import Problem, Unknown
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme import ROUNDED, Curve, Curves, Programme, goals_of
 from pipeline.accounting.targets import CalibrationError
+from pipeline.planning.programme import ROUNDED, Curve, Curves, Programme, goals_of
 from udfs.numbers.arrays import Floats
 
 Gaps = Callable[[Floats], tuple[Floats, Floats]]  # logarithms that are to be at most 0, and their slopes

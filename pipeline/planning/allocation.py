@@ -24,8 +24,8 @@ import numpy as np
 from pipeline.accounting.allocation_problem import LARGEST, SLOPE, Bound, Numbers, Problem, Program, Unknown, Unmet
 from pipeline.accounting.calibrate import solve
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme_search import OF_PROGRAMMES, chosen, is_programme, require_wished
 from pipeline.accounting.targets import CalibrationError
+from pipeline.planning.programme_search import OF_PROGRAMMES, chosen, is_programme, require_wished
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.arrays import Floats, Mask
 from udfs.numbers.exact import halved, neighbours

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.accountant import Charged, check
-from pipeline.accounting.allocation import relaxed, settled
 from pipeline.accounting.allocation_problem import Problem, Unknown, Unmet
 from pipeline.accounting.policy import PolicySum
-from pipeline.accounting.programme_search import Unreached, nearest_alone, smallest_limits
 from pipeline.accounting.targets import CalibrationError, unusable
 from pipeline.base.errors import BudgetRefused, PlanError, StateError, arg
 from pipeline.base.plain import aligned, reference_text
@@ -25,7 +23,9 @@ from pipeline.plan.plan_schema import UNUSABLE, WISHES
 from pipeline.plan.plan_text import Entry, PlanText, edited, parsed, text_of, unshared, written
 from pipeline.plan.structure import warnings
 from pipeline.plan.total_policy import policy_of
-from pipeline.planning.explain import calibrated
+from pipeline.planning import calibrated
+from pipeline.planning.allocation import relaxed, settled
+from pipeline.planning.programme_search import Unreached, nearest_alone, smallest_limits
 from udfs.mechanisms.base import Mechanism
 from udfs.numbers.exact import as_json, bound_text, exact, up_float
 

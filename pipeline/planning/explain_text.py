@@ -16,8 +16,8 @@ from pipeline.base.errors import arg
 from pipeline.base.plain import WIDTH
 from pipeline.plan.model import DerivedTable, Plan, Query
 from pipeline.plan.structure import size_of, warnings
-from pipeline.planning.explain.explanation import loss_lines, tight_queries
-from pipeline.planning.explain.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict
+from pipeline.planning.explanation import loss_lines, tight_queries
+from pipeline.planning.verdict import CELLS, MOST_TRIED, Remedy, Standing, Verdict
 from pipeline.publication.policy_document import composition, named
 from udfs.mechanisms.additive_kinds import Gaussian
 from udfs.numbers.exact import as_json, bound_text, exact, up_text

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.plan.keys import Where
-from pipeline.publication.reconcile.public_totals import measure_of
-from pipeline.publication.reconcile.published_totals import CellTotals, Total
-from pipeline.publication.reconcile.reconciled import Reconciliation, Solved
-from pipeline.publication.reconcile.released_tables import ReleasedTable, Spread
+from pipeline.plan.domain.keys import Where
+from pipeline.publication.public_totals import measure_of
+from pipeline.publication.published_totals import CellTotals, Total
+from pipeline.publication.reconciled import Reconciliation, Solved
+from pipeline.publication.released_tables import ReleasedTable, Spread
 from udfs.estimates.group import Contrast
 from udfs.estimates.intervals import Law, Totals
 from udfs.estimates.tables import EstimateError

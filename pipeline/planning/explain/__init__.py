@@ -1,1 +1,0 @@
-"""What a plan promises, whether its limits hold, and what would mend it."""

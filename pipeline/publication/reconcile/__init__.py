@@ -1,1 +1,0 @@
-"""Tables that add up, and figures derived from them."""
