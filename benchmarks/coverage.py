@@ -3,7 +3,7 @@
     python -m benchmarks.coverage
 
 A nation of 8 states of 8 counties each; one table of each level, of one mechanism. Values are drawn as releases draw
-them, and reconciled; the table of docs/reconcile.md says in which share of 20,000 draws intervals hold the total.
+them, and reconciled; docs/reconcile/figures.txt says in which share of 20,000 draws intervals hold the total.
 """
 
 from collections.abc import Mapping
@@ -144,7 +144,7 @@ def print_ratios() -> None:
 
 
 def main() -> None:
-    """Print the tables of docs/reconcile.md."""
+    """Print the tables of docs/reconcile/figures.txt."""
     print_ratios()
     heads = [f"{where} {coverage:.0%}" for coverage in LEVELS for where in ("county", "nation")]
     print(f"| noise | multiplier | {' | '.join(heads)} |\n|---|---|{'---:|' * len(heads)}")
