@@ -169,7 +169,7 @@ def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
     assert loaded(ROOT, EXPLAIN, NOT_IN_EXPLAIN) == []
     assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []
     assert loaded(ROOT, "import jobs.cli", NOT_IN_COMMAND) == []
-    assert loaded(ROOT, "import jobs.commands.with_microdata", ("dask", "distributed", "pyspark", "py4j")) == []
+    assert loaded(ROOT, "import jobs.commands.releasing", ("dask", "distributed", "pyspark", "py4j")) == []
     assert loaded(ROOT, OPEN_A_FILE, ("psycopg", "dask", "distributed", "pyspark", "py4j"), str(tmp_path)) == []
     assert loaded(ROOT, "import pipeline.engines.dask", ("pyspark", "py4j")) == []
     assert loaded(ROOT, "import pipeline.engines.spark_tasks", ("dask", "distributed", "pyspark", "py4j")) == []

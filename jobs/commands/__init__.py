@@ -36,8 +36,8 @@ COMMANDS = {  # name → what it does, in one line
 }
 HOMES = {
     **dict.fromkeys(("generate", "explain", "calibrate", "try", "study"), "before_release"),
-    **dict.fromkeys(("prepare", "check", "release", "diagnose"), "with_microdata"),
-    **dict.fromkeys(("verify", "reconcile", "derive", "product", "export"), "after_release"),
+    **dict.fromkeys(("prepare", "check", "release", "diagnose", "verify"), "releasing"),
+    **dict.fromkeys(("reconcile", "derive", "product", "export"), "releasing"),
     **dict.fromkeys(("ledger", "doctor"), "ledger"),
 }
 

@@ -19,13 +19,13 @@ from pipeline.publication.released_tables import Group as ReleasedGroup
 from pipeline.publication.released_tables import groups_of
 from tests.estimates.test_solve import any_group
 from tests.support.estimates import Dense, level, matrix, nothing, observed, table
-from udfs.estimates import display, solve
 from udfs.estimates import residuals as module
+from udfs.estimates import rounding, solve
 from udfs.estimates.cliques import Cliques, TooLarge, _within
-from udfs.estimates.display import above_zero, raked
 from udfs.estimates.fixed import FixedInCliques
 from udfs.estimates.group import Group
 from udfs.estimates.residuals import Residuals
+from udfs.estimates.rounding import above_zero, raked
 from udfs.estimates.solve import CliqueSolver, Estimates
 from udfs.estimates.tables import EstimateError, Observed, Sums, common
 from udfs.estimates.variances import Variances
@@ -384,7 +384,7 @@ def test_what_is_displayed_does_not_start_from_noise_alone(monkeypatch: pytest.M
         base += (truth - base).mean(axis=axis, keepdims=True)
     margins = [Sums((np.arange(20), np.arange(25), nothing(6)), (20, 25, 1))]
     margins.append(Sums((nothing(20), np.arange(25), np.arange(6)), (1, 25, 6)))
-    monkeypatch.setattr(display, "RAKED", 12)
+    monkeypatch.setattr(rounding, "RAKED", 12)
 
     def off() -> float:
         values = raked(base, margins)
@@ -392,7 +392,7 @@ def test_what_is_displayed_does_not_start_from_noise_alone(monkeypatch: pytest.M
         return float(np.abs(values.sum(axis=2) - truth.sum(axis=2)).max())
 
     assert off() < 3
-    monkeypatch.setattr(display, "NOISE", 1.0)
+    monkeypatch.setattr(rounding, "NOISE", 1.0)
     assert off() > 30  # a broken twin: half of the cells start from nothing, wherever noise is below 0
 
 

@@ -13,10 +13,9 @@ from scipy.optimize import minimize
 from tests.estimates.test_cliques import by_cliques
 from tests.estimates.test_solve import any_group, nested
 from tests.support.estimates import matrix, nothing, observed, table
-from udfs.estimates import display, solve
+from udfs.estimates import rounding, solve
 from udfs.estimates.cliques import Cliques
-from udfs.estimates.display import projected
-from udfs.estimates.rounding import by_slabs, carried
+from udfs.estimates.rounding import by_slabs, carried, projected
 from udfs.estimates.solve import Estimates, reconcile
 from udfs.estimates.tables import Along, Observed
 
@@ -116,7 +115,7 @@ def test_sums_over_many_counties_keep_near_their_estimates(
 
     assert (np.array(off()) < [1.05, 0.75, 0.7, 0.5]).all()
     with monkeypatch.context() as patched:
-        patched.setattr(display, "scanned", by_slabs(_each_by_itself))
+        patched.setattr(rounding, "scanned", by_slabs(_each_by_itself))
         assert off()[-1] > 2  # a broken twin: the nation drifts with the fractions of its counties
     monkeypatch.setattr(solve, "beside", lambda *_: [])
     monkeypatch.setattr(Cliques, "margins", lambda *_: [[], []])

@@ -17,7 +17,7 @@ PROGRAM = (
 )
 ARROW = """
 import sys
-from jobs.commands.with_microdata import do_without_pandas
+from jobs.commands.releasing import do_without_pandas
 do_without_pandas()
 import numpy as np, pyarrow as pa
 table = pa.table({"a": pa.array(np.arange(3)), "b": pa.array(["x", None, "z"])})

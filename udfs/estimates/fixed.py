@@ -1,10 +1,11 @@
-"""Totals known without noise: whether they agree with each other, and the vectors that meet them all."""
+"""Totals known without noise: whether they agree, the vectors that meet them all, and whole units that do."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from udfs.numbers.arrays import Floats, Mask
 MOST_CROSSING = 4000  # fixed cells of tables that cross: a dense matrix of their common parts is solved
 MOST_PARTS = 2**22  # of all tables with fixed totals together
 FIRM = 1e-3  # of the least variance: that of what is known without noise, in the inverse alone
+WHOLE = 2.0**53  # doubles below it hold every whole number
+CLOSE = 1e-3  # of a unit: how far a fixed total may seem from a whole number by rounding of its sums
 LEAST_EIGENVALUE = 1e-10  # smaller ones, relative to the largest, belong to totals that follow from others
 
 
@@ -244,3 +247,71 @@ def _rows(known: Known, joint: Observed) -> sparse.csr_array:
     kept = np.flatnonzero(row >= 0)
     shape = (int(known.fixed.sum()), row.size)
     return sparse.csr_array((np.ones(len(kept)), (row[kept], kept)), shape=shape)
+
+
+@dataclass(frozen=True)
+class Units:
+    """Decimal units: 10^−`digits` of the measure's."""
+
+    digits: int
+
+    @classmethod
+    def of(cls, base: Floats, unit: float) -> Self:
+        """Return `unit`, a power of ten, or the next by tens of which all sums are whole below 2⁵³."""
+        digits = round(-math.log10(unit))
+        if not math.isclose(10.0**-digits, unit):
+            raise EstimateError(f"the unit {unit} is no power of ten")
+        most = float(np.abs(base).sum()) + base.size * 10.0**-digits
+        while most * 10.0**digits >= WHOLE:
+            digits -= 1
+        return cls(digits)
+
+    @property
+    def per(self) -> float:
+        """How many there are in one unit of the measure."""
+        return 10.0**self.digits
+
+    @property
+    def unit(self) -> float:
+        """One of them."""
+        return float(f"1e{-self.digits}")
+
+    def values(self, integers: Floats) -> Floats:
+        """Return whole units in the measure's unit: the doubles nearest to the decimals."""
+        return integers / 10.0**self.digits if self.digits >= 0 else integers * 10.0**-self.digits
+
+
+def wanted(fixed: Fixed, units: Units) -> Floats:
+    """Return the fixed totals in whole units."""
+    totals = fixed.totals * units.per
+    integers: Floats = np.rint(totals)
+    if (np.abs(totals - integers) > CLOSE).any():
+        raise EstimateError(f"{fixed.names}: a fixed total is no multiple of {units.unit:g}, the unit of the estimates")
+    return integers
+
+
+def meeting(real: Floats, totals: Floats, fixed: Fixed, units: Units) -> Floats:
+    """Return whole common parts near `real` that add up to these totals of whole units."""
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 — loaded where totals are fixed alone
+
+    cells = real.ravel()
+    floor = np.floor(cells + CLOSE / 2)
+    rows = sparse.csr_array(fixed.rows)
+    for more in (0, 1, 2, 8, 64):  # the parts may lie this much further from their real values
+        solved = milp(
+            np.where(cells - floor > 0.5, -1.0, 1.0) * np.abs(1 - 2 * (cells - floor)),
+            integrality=np.ones(len(cells)),
+            bounds=Bounds(-more, 1 + more),
+            constraints=LinearConstraint(rows, totals - rows @ floor, totals - rows @ floor),
+        )
+        if solved.x is not None:
+            result: Floats = (floor + np.rint(solved.x)).reshape(real.shape)
+            return result
+    raise EstimateError(f"{fixed.names}: no whole multiples of {units.unit:g} meet all fixed totals")
+
+
+def settled(vector: Floats, fixed: FixedInCliques, units: Units) -> None:
+    """Move a vector of whole units, in place, to meet all fixed totals: few units of each common part."""
+    missing = wanted(fixed, units) - fixed.sums_of(vector)
+    if missing.any():
+        fixed.place(meeting(fixed.shared(missing), missing, fixed, units), vector)

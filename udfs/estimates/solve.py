@@ -9,12 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from udfs.estimates.cliques import Cliques
-from udfs.estimates.display import beside, displayed
-from udfs.estimates.fixed import Fixed, FixedInCliques, require_agreement
+from udfs.estimates.fixed import Fixed, FixedInCliques, Units, require_agreement, settled
 from udfs.estimates.group import Contrast, Group, Known, Weights
 from udfs.estimates.preconditioners import Chain, Lattice
 from udfs.estimates.residuals import Residuals
-from udfs.estimates.rounding import Held, Units, everything, rounded, settled
+from udfs.estimates.rounding import Held, beside, displayed, everything, rounded
 from udfs.estimates.tables import EstimateError, Int32s, Observed, add_scaled, dot, sums_between
 from udfs.estimates.variances import Drawn, Draws, Variances, alike
 from udfs.numbers.arrays import Floats, Int64s
