@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from pipeline.planning.economy.economy_model import Figures
+from pipeline.planning.economy import Figures
 from pipeline.planning.economy.generate import generate
 from tests.support.economy import DIVIDED, MEASURES, SIZES, TABLE, generated, read, real
 

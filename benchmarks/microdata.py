@@ -121,7 +121,7 @@ def _write_mixed(tables: Iterator["pa.Table"], folder: Path, files: int) -> None
 
 def _tables(records: int) -> Iterator["pa.Table"]:
     """Yield the records of the synthetic economy by the million, drawn by all processors a little ahead."""
-    from pipeline.planning.economy.economy_model import Economy, Figures
+    from pipeline.planning.economy import Economy, Figures
     from pipeline.planning.economy.firms import Firms
     from pipeline.planning.economy.generate import DOMAIN, Batches, codes, table
 

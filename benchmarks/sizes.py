@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.accounting.targets import BUILT_IN
-from pipeline.planning.economy.economy_model import Economy, Figures
+from pipeline.planning.economy import Economy, Figures
 from pipeline.planning.economy.firms import Firms
 from pipeline.planning.economy.generate import BATCHES_A_NATION, DOMAIN, Batches
 

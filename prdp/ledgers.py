@@ -192,7 +192,7 @@ class Ledger:
 
         Return entries (their number), head (the hash of the last) and the releases, as `prdp ledger verify --json`.
         """
-        from pipeline.release.verify_releases import published_folders, require_in_chain, require_no_others  # noqa: PLC0415
+        from pipeline.operations.ledger_health import published_folders, require_in_chain, require_no_others  # noqa: PLC0415
 
         entries, head = self._store.verify()
         folders = [location(folder, arg("release")) for folder in releases]
@@ -241,7 +241,7 @@ class Ledger:
         `outs` hold published releases, beside those that the ledger names. StateError where one, or a staged attempt,
         is not in the chain: the ledger forgot what it cost.
         """
-        from pipeline.release.verify_releases import reopen  # noqa: PLC0415
+        from pipeline.operations.ledger_health import reopen  # noqa: PLC0415
 
         return reopen(self._store, [location(out, "out") for out in outs])
 

@@ -20,7 +20,7 @@ from pipeline.ledger.database import WRITERS
 from pipeline.ledger.entries import Act, Required, next_entry
 from pipeline.ledger.reading import approval_lines
 from pipeline.ledger.store import Ledger, create_ledger, import_ledger, migrate_ledger
-from pipeline.release.verify_releases import require_in_chain
+from pipeline.operations.ledger_health import require_in_chain
 from pipeline.storage.paths import locate
 from tests.ledger.test_ledger_roles import ROLES
 from tests.support.ledgers import append, policy, raw, reservation

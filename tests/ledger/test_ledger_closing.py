@@ -20,7 +20,7 @@ from pipeline.base.errors import StateError
 from pipeline.ledger import store
 from pipeline.ledger.entries import Act, next_entry
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
-from pipeline.release.verify_releases import reopen
+from pipeline.operations.ledger_health import reopen
 from pipeline.storage.paths import locate
 from tests.jobs.test_cli import run_json
 from tests.support.ledgers import append, drawn_and_destroyed, reservation, stage

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.sizes import RECORDS, SEED, write
 from pipeline.accounting.targets import BUILT_IN, ONE_EACH, Sizes, Target, read_sizes
 from pipeline.base.errors import PlanError
-from pipeline.planning.economy.economy_model import susb
+from pipeline.planning.economy import susb
 from pipeline.planning.study.comparison import FAMILIES, Comparison, Objective, compare, notes, shapes, table, to_json
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.numbers.exact import up_text

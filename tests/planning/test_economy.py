@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.planning.economy.economy_model import (
+from pipeline.planning.economy import (
     CLASSES,
     Choice,
     Economy,

@@ -10,11 +10,11 @@ import pytest
 
 from pipeline.base.errors import StateError
 from pipeline.engines.dask import DaskEngine
+from pipeline.operations.ledger_health import published_folders, require_in_chain
 from pipeline.plan.load import load_plan
 from pipeline.publication.manifest import NOTE, verify_release
 from pipeline.release.officers import approve, purge, reject, withdraw
 from pipeline.release.request import Job, reservation_of
-from pipeline.release.verify_releases import published_folders, require_in_chain
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, Staging
 from tests.support.submit import EVERY, Place, officer_in_child, submit, submit_in_child

@@ -17,12 +17,12 @@ from jobs.cli import main
 from pipeline.base.errors import MicrodataError, StateError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
+from pipeline.operations.ledger_health import require_in_chain
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.signing import SigningKey
 from pipeline.release.attempts import MARK, give_up
 from pipeline.release.officers import approve, withdraw
 from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
-from pipeline.release.verify_releases import require_in_chain
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import SIGNATURE, Staging
 from pipeline.storage.store import StorePath

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from pipeline.planning.economy.economy_model import CLASSES, LARGEST, Economy, Floats, Ints
+from pipeline.planning.economy import CLASSES, LARGEST, Economy, Floats, Ints
 
 REFERENCE: Final = 3_000_000  # establishments of the economy by whose largest firms the sectors are balanced
 ROUNDS: Final = 8  # of balancing

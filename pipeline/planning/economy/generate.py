@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
-from pipeline.planning.economy.economy_model import Economy, Figures, Ints, read_rows
+from pipeline.planning.economy import Economy, Figures, Ints, read_rows
 from pipeline.planning.economy.firms import Chained, Firms, evenly, rounded
 from pipeline.storage.paths import SYNTHETIC, filled, require_new
 

@@ -19,7 +19,7 @@ from pipeline.base.errors import PlanError, arg
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.plan_text import ECONOMY, public_file, read_text
 from pipeline.plan.values import LevelName, Line, Name, NonNegative, Positive, Spec, Text
-from pipeline.planning.economy.economy_model import Ints
+from pipeline.planning.economy import Ints
 from pipeline.planning.economy.generate import CONF, FARMS_A_FILE, MOST_FARMS, Generated, ids, write_parquet
 from pipeline.storage.paths import filled, require_new
 from udfs.numbers.arrays import Floats

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import counted
-from pipeline.planning.economy.economy_model import Figures, Floats, Ints, population, read_rows
+from pipeline.planning.economy import Figures, Floats, Ints, population, read_rows
 from pipeline.planning.economy.generate import CHAIN_NUMBERS_FROM, CONF, DOMAIN, Generated, codes, ids, write_parquet
 from pipeline.planning.economy.published import INDUSTRIES, Allocated, Bools, Published, allocated, published
 from pipeline.storage.paths import filled, require_new

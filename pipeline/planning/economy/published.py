@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError, PrdpError
-from pipeline.planning.economy.economy_model import Floats, Ints, read_rows
+from pipeline.planning.economy import Floats, Ints, read_rows
 
 Bools = NDArray[np.bool_]
 
