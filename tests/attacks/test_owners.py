@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations, combinations_with_replacement, product, zip_longest
 from math import sqrt
 from pathlib import Path
@@ -49,7 +49,7 @@ LEVELS = [["naics6", "naics3"], ["county", "state"], ["size"], ["main"]]
 FINEST = ["naics6", "county", "size", "main"]
 CLOSE = 1 + 1e-9  # by which a bound in doubles may be rounded up
 MANY = int(os.environ.get("PRDP_CASES", "2000"))
-PLANS = pytest.mark.parametrize("plans", [50, pytest.param(MANY, marks=pytest.mark.drill, id="drill")])
+PLANS = pytest.mark.parametrize("plans", [20, pytest.param(MANY, marks=pytest.mark.drill, id="drill")])
 
 
 class Row(NamedTuple):
@@ -283,21 +283,23 @@ def sigma_of(query: Query, cell: Sequence[str]) -> int:
     return int(part.mechanism.describe()["sigma"])
 
 
-Worlds = Callable[..., Iterator[tuple[Plan, PolicySum, Random]]]
+Worlds = Callable[..., Iterator[tuple[Plan, PolicySum, Random, Every]]]
 
 
 @pytest.fixture(scope="module")
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Yields plans, each made once, with their policies and a source of rows; `own`: with codes of owners."""
+    """Yields plans with their policies, a source of rows and all owners, made once; `own`: with codes of owners."""
     folder = tmp_path_factory.mktemp("owners")
 
-    @cache
-    def world(seed: int, own: bool) -> tuple[Plan, PolicySum]:
+    @lru_cache(maxsize=50)  # of all those of a drill they would fill the memory
+    def world(seed: int, own: bool) -> tuple[Plan, PolicySum, Every]:
         plan = some_plan(folder, Random(seed), own=own)
-        return plan, policy_of(plan)
+        return plan, policy_of(plan), every_owner(plan, Random(-seed - 1))
 
-    def some(plans: int, *, own: bool = True) -> Iterator[tuple[Plan, PolicySum, Random]]:
-        return ((*world(seed, own), Random(-seed - 1)) for seed in range(plans))
+    def some(plans: int, *, own: bool = True) -> Iterator[tuple[Plan, PolicySum, Random, Every]]:
+        for seed in range(plans):
+            plan, policy, every = world(seed, own)
+            yield plan, policy, Random(-seed - 1), every
 
     return some
 
@@ -305,7 +307,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 @PLANS
 def test_both_engines_kernels_count_each_owner_once_a_cell(worlds: Worlds, plans: int) -> None:
     broken = 0
-    for plan, _, random in worlds(plans):
+    for plan, _, random, _ in worlds(plans):
         good = some_rows(random, most=14)
         bad = [row._replace(employment=-1) for row in some_rows(random, most=2)]  # below 0: no class holds it
         rows = random.sample([*good, *bad], len(good) + len(bad))
@@ -317,8 +319,7 @@ def test_both_engines_kernels_count_each_owner_once_a_cell(worlds: Worlds, plans
 @PLANS
 def test_an_owner_that_comes_or_goes_loses_what_is_stated_and_no_less(worlds: Worlds, plans: int) -> None:
     apart = together = 0
-    for plan, policy, random in worlds(plans):
-        every = every_owner(plan, random)
+    for plan, policy, random, every in worlds(plans):
         sampled = random.sample(range(len(OWNERS)), 12)
         for i, rows in enumerate(every.rows):
             keys = places_of(plan, rows) if len(rows) < MOST or i in sampled else None
@@ -339,8 +340,7 @@ def test_what_is_stated_binds_all_owners_that_are_no_larger(
 ) -> None:
     """Wherever their rows are, outside the domain too; where a reference names a class, all lower ones; a main, its."""
     forgotten = unlisted = 0
-    for plan, policy, random in worlds(plans):
-        every = every_owner(plan, random)
+    for plan, policy, _, every in worlds(plans):
         mains = np.array([codes_of(rows)["main"] for rows in every.rows])
         for sizes in (each for count in (1, 2, 3) for each in combinations_with_replacement((4, 16), count)):
             rows = [Row("A", "", "", size) for size in sizes]
@@ -375,8 +375,7 @@ def test_a_row_that_comes_goes_or_changes(worlds: Worlds, plans: int) -> None:
     moved = one_side = 0
     ones, others, rows = pairs()
     for own in (False, True):
-        for plan, policy, random in worlds(plans if own else plans // 4, own=own):
-            every = every_owner(plan, random)
+        for plan, policy, _, every in worlds(plans if own else plans // 4, own=own):
             actual = ((every.shares[ones] - every.shares[others]) ** 2).sum(axis=1)
             kinds = [every.rows[OWNERS.index((kind,))] for kind in range(KINDS)]
             row = np.sqrt([stated(plan, policy, of, places_of(plan, of) or ()) for of in kinds] + [0.0])
@@ -396,7 +395,7 @@ def test_a_row_that_comes_goes_or_changes(worlds: Worlds, plans: int) -> None:
 def test_influences_of_firms_are_what_brute_force_finds(worlds: Worlds) -> None:
     """Diagnostics state of each firm 1 a cell, however many records it has there."""
 
-    ((plan, _, _),) = worlds(1, own=False)
+    ((plan, *_),) = worlds(1, own=False)
     mechanism = plan.queries[0].mechanisms[0]
     query = QueryLoss("firms", 0, "(records)", Fraction(1), {}, (mechanism,), most=1)
     units, cells = np.array([0, 0, 0, 1, 1, 2]), np.array([3, 3, 4, 3, 3, 0])

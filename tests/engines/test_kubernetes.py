@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import kubernetes_validate
 import pyspark
 import pytest
 import yaml
@@ -31,6 +30,8 @@ SHIPPED = [
 
 @pytest.mark.parametrize("document", SHIPPED, ids=lambda document: document["kind"])
 def test_what_is_shipped_fits_kubernetes_schemas(document: dict[str, Any]) -> None:
+    import kubernetes_validate  # takes seconds, and every process imports this module
+
     kubernetes_validate.validate(document, VERSION, strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(document | {"metadate": {}}, VERSION, strict=True)
@@ -118,6 +119,8 @@ def kubernetes(folder: Path, environment: dict[str, str]) -> Iterator[Cluster]:
 
 @pytest.mark.drill
 def test_a_release_in_pods_whose_specifications_hold_no_secret(tmp_path: Path) -> None:
+    import kubernetes_validate
+
     place = Place(write_world(tmp_path, records(60)), tmp_path)
     place.ledger()
     (tmp_path / "secret").write_text("of-this-application")

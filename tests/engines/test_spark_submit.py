@@ -53,6 +53,7 @@ def here(folder: Path) -> dict[str, str]:
     return os.environ | {"JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.drill  # in `make test` tests/engines/test_kubernetes.py starts it
 def test_json_alone_stands_on_standard_output_and_nothing_is_left_behind(tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(60)), tmp_path)
     temporary = tmp_path / "temporary"

@@ -88,14 +88,14 @@ def test_clipping_alone_would_not_add_up(broken: bool) -> None:
 
 
 def counties_by_industry() -> list[Observed]:
-    """400 counties of 10 states by 60 industries, most cells of less than one; nation and states are known well."""
+    """240 counties of 6 states by 60 industries, most cells of less than one; nation and states are known well."""
     random = np.random.default_rng(4)
     industry, sector = np.arange(60), np.repeat(np.arange(6), 10)
-    county, state, no = np.arange(400), np.repeat(np.arange(10), 40), nothing
+    county, state, no = np.arange(240), np.repeat(np.arange(6), 40), nothing
     ways = [(industry, county, no(3), 1.2), (sector, county, no(3), 4.0), (no(60), county, no(3), 9.0)]
-    ways += [(industry, state, np.arange(3), 20.0), (industry, state, no(3), 3.0), (industry, no(400), no(3), 9.0)]
+    ways += [(industry, state, np.arange(3), 20.0), (industry, state, no(3), 3.0), (industry, no(240), no(3), 9.0)]
     tables = [table(name, *axes) for name, (*axes, _) in zip("abcdef", ways, strict=True)]
-    means = random.gamma(0.3, 1, size=(60, 1, 1)) * random.gamma(0.7, 1, size=(1, 400, 1)) * [[[0.6, 0.3, 0.1]]]
+    means = random.gamma(0.3, 1, size=(60, 1, 1)) * random.gamma(0.7, 1, size=(1, 240, 1)) * [[[0.6, 0.3, 0.1]]]
     return observed(tables, random.poisson(means).astype(float), [way[-1] for way in ways], random)
 
 

@@ -22,7 +22,7 @@ from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-SLOW = {"comparisons", "economy", "noise", "reconcile"}  # more than some seconds
+SLOW = {"comparisons", "design", "economy", "guide", "ledger", "noise", "reconcile"}  # more than some seconds
 APART = {"commands"}  # the reference: every example stands alone, with plans and releases of the reader's
 BLOCK = re.compile(r"(?P<comment>(?:^<!-- [^\n]* -->\n)*)^```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
 COMMENT = re.compile(r"<!-- (first|not run): ([^\n]*) -->")

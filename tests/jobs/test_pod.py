@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -16,6 +15,8 @@ NEEDED = {"/run/prdp", "/tmp", "/srv/prdp/staging", "/srv/prdp/releases", "/srv/
 
 def faults(pod: Any) -> Iterator[str]:
     """Yield what is wrong with the pod of a task."""
+    import kubernetes_validate  # takes seconds, and every process imports this module
+
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(pod, version, strict=True)
