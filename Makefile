@@ -64,7 +64,7 @@ examples: $(READY) ## make and check the example products of conf/economies: lab
 .PHONY: test
 test: $(READY) ## run all tests
 	@# one process more than there are processors: many tests wait for a disk, a server or a child
-	$(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist loadgroup
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) --maxprocesses 4 --dist loadgroup
 
 .PHONY: lint
 lint: $(READY) ## ruff, formatting, types, and the size of each room beside its budget

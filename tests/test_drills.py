@@ -12,6 +12,12 @@ from tests.faults.table import FAULTS
 PARTS = {"one": ("-c", "print('1 passed')"), "two": ("-c", "raise SystemExit('1 failed')")}
 
 
+@pytest.mark.xdist_group("one group")
+def test_groups_reach_what_hands_the_tests_out(request: pytest.FixtureRequest) -> None:
+    """Else every process would make what a module shares, and start a Spark of its own."""
+    assert not request.config.getoption("loadgroup", False) or request.node.nodeid.endswith("@one group")
+
+
 def run(results: Path, *words: str) -> int:
     return drills.main(words, PARTS, results)
 

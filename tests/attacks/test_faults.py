@@ -114,7 +114,7 @@ def test_the_table_names_each_fault_once_on_every_engine() -> None:
     assert {fault.engine for fault in FAULTS} == set(ENGINES)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.drill), signal.SIGTERM])
 def test_a_drill_that_is_ended_leaves_no_process_and_no_folder(tmp_path: Path, number: int) -> None:
     """In the middle of a command; a second signal, as make passes one on, changes nothing."""
     call = [sys.executable, "-m", "tests.faults", "--only", "driver killed, at settle, dask"]

@@ -69,6 +69,7 @@ def test_json_alone_stands_on_standard_output_and_nothing_is_left_behind(tmp_pat
     settled_once(place)
 
 
+@pytest.mark.drill  # in `make test` tests/jobs/test_signals.py starts one
 def test_an_embedded_session_leaves_nothing_behind(tmp_path: Path) -> None:
     place = Place(write_world(tmp_path, records(60)), tmp_path)
     (tmp_path / "temporary").mkdir()

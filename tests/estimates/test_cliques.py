@@ -98,7 +98,6 @@ def test_programmes_agree_with_dense_least_squares(seed: int) -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=35)
 def test_any_tables_agree_with_dense_least_squares(seed: int) -> None:
     """Filters, listed and repeated cells, fixed totals: whatever the solver of enumerated cells is tested with."""
     tables = any_group(seed)

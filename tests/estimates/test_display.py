@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -21,7 +21,6 @@ from udfs.estimates.tables import Along, Observed
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=30)
 @example(5911064)  # fractions of one half, and nothing after them
 def test_display_is_whole_not_negative_and_adds_up(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -36,7 +35,6 @@ def test_display_is_whole_not_negative_and_adds_up(seed: int) -> None:
 
 
 @given(st.integers(0, 2**31))
-@settings(max_examples=30)
 def test_parts_are_the_nearest_and_whole_ones_within_one_of_them(seed: int) -> None:
     random = np.random.default_rng(seed)
     along = Along(random.permutation(np.arange(9, dtype=np.int32) % 3), 3)

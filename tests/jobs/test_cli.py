@@ -1,7 +1,6 @@
 """The command's contract (docs/commands.md): exit codes, JSON, one plain line for an error, nothing confidential."""
 
 import json
-import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -23,11 +22,10 @@ TIGHT = 0.36893174760753610  # 1 − (0.1/sinh 0.1)(1 − 1/e): Laplace noise of
 PAPER = 0.46211715726000976  # tanh(½)·1
 
 
-def prdp(*arguments: object, state: Path | None = None) -> subprocess.CompletedProcess[str]:
+def prdp(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the real command in a process of its own."""
-    environment = os.environ | ({"XDG_STATE_HOME": str(state)} if state else {})
     command = [sys.executable, "-m", "jobs.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.fixture
@@ -35,17 +33,17 @@ def plan(tmp_path: Path) -> Path:
     return write_world(tmp_path, records(200))
 
 
-def test_generate_explain_release_verify_from_nothing(tmp_path: Path) -> None:
+def test_generate_explain_release_verify_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, state = tmp_path / "data", tmp_path / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
     assert prdp("generate", "--records", 500, "--seed", 3, "--out", data).returncode == 0
     assert {path.name for path in data.iterdir()} == {"microdata", "domain", "plan.yaml"}
-    explained = prdp("explain", data / "plan.yaml", "--json", "--at", "employment=10,payroll=500")
-    assert explained.returncode == 0
-    first = prdp("release", data / "plan.yaml", "--csv", state=state)
+    first = prdp("release", data / "plan.yaml", "--csv")
     assert first.returncode == 0, first.stderr
-    again = prdp("release", data / "plan.yaml", "--json", state=state)
-    assert again.returncode == 0
-    outcome = json.loads(again.stdout)
+    run_json(capsys, "explain", data / "plan.yaml", "--at", "employment=10,payroll=500")
+    outcome = run_json(capsys, "release", data / "plan.yaml")
     assert outcome.keys() == {"release", "attempt", "state", "out", "tables", "already", "not_done"}
     assert outcome["state"] == "settled"
     assert f"attempt {outcome['attempt']}" in first.stdout
@@ -60,12 +58,12 @@ def test_generate_explain_release_verify_from_nothing(tmp_path: Path) -> None:
     assert structure == Structure.of(load_plan(data / "plan.yaml")).to_json()
     ledger = state / "prdp" / "ledger.sqlite"
     assert (ledger.parent.stat().st_mode & 0o777, ledger.stat().st_mode & 0o777) == (0o700, 0o600)
-    assert prdp("verify", release).returncode == 0
+    assert main(["verify", str(release)]) == 0
+    capsys.readouterr()
     table = next((release / outcome["attempt"] / "tables").rglob("*.parquet"))
     table.write_bytes(table.read_bytes()[:-1])
-    changed = prdp("verify", release)
-    assert changed.returncode == 5
-    assert "differs from the manifest" in changed.stderr
+    assert main(["verify", str(release)]) == 5
+    assert "differs from the manifest" in capsys.readouterr().err
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:

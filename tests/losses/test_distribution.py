@@ -11,7 +11,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.accounting.convert import ORDERS, approximate_epsilon_of, exact_scale
@@ -250,7 +250,6 @@ def test_nothing_loses_nothing() -> None:
 SCALES = st.floats(-1.5, 12).map(lambda x: Fraction(round(10**x * 100), 100) or Fraction(1, 100))
 
 
-@settings(max_examples=30)
 @given(
     family=st.sampled_from(["gaussian", "laplace", "generalized_gaussian", "exponential_polylog"]),
     scale=SCALES,

@@ -59,7 +59,6 @@ def test_a_line_is_judged_by_itself(line: bytes, record: tuple[object, ...] | No
     assert others == (record is None)
 
 
-@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.tuples(*[st.text(st.characters(exclude_characters="\r\n\x01\x00", codec="utf-8"))] * 3)))
 def test_what_a_csv_writer_wrote_is_read_back(path: Path, rows: list[tuple[str, str, str]]) -> None:
     text = io.StringIO()
@@ -80,7 +79,7 @@ LINES = st.one_of(
 
 
 @pytest.mark.parametrize("block", [7, 40, read.BLOCK])
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans())
 def test_a_line_is_read_the_same_anywhere(block: int, path: Path, many: list[bytes], end: bytes, ended: bool) -> None:
     """Alone, first, last and between any others, whatever the bytes and wherever blocks end."""

@@ -179,7 +179,7 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.drill)])
 def test_publishing_interrupted_anywhere_ends_in_one_whole_release(memory: Path, every: int) -> None:
     process = child("crash_publish", memory, every)
     told, _ = process.communicate(timeout=PATIENCE)

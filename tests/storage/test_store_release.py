@@ -98,7 +98,8 @@ def test_names_of_folders_in_a_store_say_what_those_here_do(tmp_path: Path, stor
     assert files(place, submit(place).attempt) == expected
 
 
-@pytest.mark.parametrize("name", [pytest.param("cluster", marks=pytest.mark.drill), "spark"])
+@pytest.mark.drill
+@pytest.mark.parametrize("name", ["cluster", "spark"])
 def test_other_engines_release_from_a_store_what_threads_do(
     tmp_path: Path, store: Store, name: str, request: pytest.FixtureRequest
 ) -> None:

@@ -25,6 +25,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -358,20 +359,18 @@ PUBLIC = ("31-33", *(line[: line.index(",")] for name in ("naics", "counties") f
 def odd_records() -> list[Any]:
     """Return (what tests/corpus/records.yaml tells, format, what is done with bad records) as parameters of a test.
 
-    Each record is refused from both formats and dropped from the first; dropped from the other in the drill.
+    A bad record is refused from the first format and dropped from the other; the other way round in the drill.
     """
-    return [
-        pytest.param(
-            data,
-            form,
-            bad,
-            id=f"{data['name'].replace(' ', '-')}-{form}-{bad}",
-            marks=[pytest.mark.drill] if bad == "drop" and form != data.get("formats", ("parquet",))[0] else [],
-        )
-        for data in listed("records")
-        for form in data.get("formats", ("parquet", "csv"))
-        for bad in (("refuse", "drop") if {"breaks", "file"} & data.keys() else ("refuse",))
-    ]
+    records = []
+    for data in listed("records"):
+        formats = data.get("formats", ("parquet", "csv"))
+        ways = ("refuse", "drop") if {"breaks", "file"} & data.keys() else ("refuse",)
+        for (n, form), (k, bad) in product(enumerate(formats), enumerate(ways)):
+            marks = [pytest.mark.drill] if n != k and len(formats) == len(ways) else []
+            records.append(
+                pytest.param(data, form, bad, id=f"{data['name'].replace(' ', '-')}-{form}-{bad}", marks=marks)
+            )
+    return records
 
 
 def with_record(folder: Path, data: Mapping[str, Any], form: str, bad: str) -> Case:

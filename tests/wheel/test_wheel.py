@@ -60,7 +60,9 @@ def test_a_strangers_package_is_refused_by_name(tmp_path: Path, name: str, alone
     path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = call(sys.executable, "-P", "-c", own, code=1, env=os.environ | path)
     assert done.stderr == f"error: the package {name} at {stranger} is not prdp's: take it off the Python path\n"
-    assert call(sys.executable, "-P", "-c", own, env=os.environ | {"PYTHONPATH": str(ROOT)}).stdout.startswith("prdp ")
+    if (name, alone) == ("udfs", True):
+        done = call(sys.executable, "-P", "-c", own, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        assert done.stdout.startswith("prdp ")
 
 
 # -- the drill ---------------------------------------------------------------------------------------------------------
