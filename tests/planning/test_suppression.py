@@ -255,7 +255,7 @@ def primary_by_hand(values: list[int]) -> bool:
 
 def test_errors_are_those_of_the_noise(like: Path) -> None:
     """Of state totals: half of |noise| is below sigma·(2^{1/4} − 1), as P(|Z| > z) = (1 + z/sigma)^−4."""
-    made = prdp.suppression(like, tables=["st_total"], draws=4000)
+    made = prdp.suppression(like, tables=["st_total"], draws=1000)
     of = made["errors"]["all"]
     totals = pd.read_parquet(like.parent / "microdata").pipe(lambda d: d.groupby(d.county.str[:2]).employment.sum())
     median = 1000 * (2**0.25 - 1)

@@ -92,9 +92,9 @@ def first_errors(solved: Solved, variances: Mapping[str, Floats], numbers: range
 
 
 def test_they_hold_as_often_as_they_say_for_noise_as_releases_draw_it(solved: Solved) -> None:
-    """Of one cell of each table, in 400 draws; noise of another law, six times as large, is seen to miss."""
+    """Of one cell of each table, in 200 draws; noise of another law, six times as large, is seen to miss."""
     variances = {table.name: variances_of(solved.estimates, table.name, {})[0] for table in solved.tables}
-    right = first_errors(solved, variances, range(400), gaussian=False)
+    right = first_errors(solved, variances, range(200), gaussian=False)
     wrong = first_errors(solved, variances, range(100), gaussian=True)
     for coverage in (0.5, 0.9, 0.95):
         at = replace(solved, spread=replace(solved.spread, interval=coverage))
