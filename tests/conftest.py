@@ -1,6 +1,7 @@
 """What tests share: a Spark session, a PostgreSQL server, and a ledger's address on either database."""
 
 import csv
+import gc
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ settings.register_profile("random", deadline=None, suppress_health_check=[Health
 settings.register_profile("drill", settings.get_profile("random"), derandomize=True)
 settings.register_profile("any load", settings.get_profile("drill"), max_examples=20)
 settings.load_profile("any load")
+gc.disable()  # until all is collected, of which nothing is ever garbage
 # Ledgers and stores wait for the disk at each step, and no test cuts the power: in memory a release takes a third less
 # processor time, and much less of any other.
 if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 4 << 30:
@@ -110,6 +112,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist tells what was collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Let the groups count: pytest 9.2 no longer reads the name that pytest-xdist 3.8 gives a test of a group."""
+    gc.freeze()
+    gc.enable()
     for item in session.items:
         if grouped := vars(item).get("_nodeid"):
             item._id = type(item._id).parse(grouped)

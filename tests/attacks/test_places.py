@@ -166,9 +166,9 @@ def test_beside_a_public_folder_is_none(made: Made, tmp_path: Path) -> None:
     assert made.call("check {plan} --report {at}/report.txt", at=made.folder / "releases") == 5
 
 
-@pytest.mark.parametrize("mark", [*PUBLIC_MARKS, *CONFIDENTIAL_MARKS])
-def test_marks_count_at_every_depth_also_of_a_store(store: Store, tmp_path: Path, mark: str) -> None:
-    for root in (store.bucket(), LocalPath(tmp_path)):
+def test_marks_count_at_every_depth_also_of_a_store(store: Store, tmp_path: Path) -> None:
+    for whole, mark in product((store.bucket(), LocalPath(tmp_path)), (*PUBLIC_MARKS, *CONFIDENTIAL_MARKS)):
+        root = whole / f"beside {mark}"
         folder = root / "a" / "b"
         if not folder.remote:
             folder.make_folder()

@@ -112,7 +112,9 @@ MODES = [
 ]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=[mode[0] for mode in MODES])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, id=mode[0], marks=[pytest.mark.drill] if n % 2 else []) for n, mode in enumerate(MODES)]
+)
 def test_modes_of_files(mode: tuple[str, dict[str, Any], str, int, str], tmp_path: Path) -> None:
     name, given, run, code, says = mode
     case = Case(name, run, code, [says], given)

@@ -344,7 +344,7 @@ class LedgerModel(RuleBasedStateMachine):
 QUIET = settings(max_examples=100, stateful_step_count=40, derandomize=True, database=None, phases=[Phase.generate])
 
 
-@pytest.mark.parametrize("examples", [15, pytest.param(300, marks=pytest.mark.drill)])
+@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.drill)])
 def test_any_sequence_of_steps_keeps_every_limit_and_every_at_most_one(examples: int) -> None:
     OUTCOMES.clear()
     # The sequences must go everywhere, or the test would say little. What a seed reaches depends on Hypothesis and on

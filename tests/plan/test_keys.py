@@ -42,7 +42,13 @@ pytestmark = PYSPARKS_OWN
 
 
 @pytest.mark.parametrize(
-    ("keys", "seed"), [(ALL, 1), (("county", "form", "size"), 2), (("form", "zip"), 3), (("naics", "zip", "band"), 4)]
+    ("keys", "seed"),
+    [
+        (ALL, 1),
+        (("county", "form", "size"), 2),
+        pytest.param(("form", "zip"), 3, marks=pytest.mark.drill),
+        pytest.param(("naics", "zip", "band"), 4, marks=pytest.mark.drill),
+    ],
 )
 def test_tables_are_those_of_pandas(tmp_path: Path, keys: Sequence[str], seed: int) -> None:
     """Levels with holes, codes in no list, no code, `other` and classes: each query leaves out whom it cannot place."""
