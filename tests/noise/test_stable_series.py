@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mpmath import MPContext
 
+from tests.support.kinds import three_of
 from tests.support.stable import Stable
 from udfs.noise import stable_series as series
 from udfs.noise.heavy_weights import StableWeights
@@ -58,7 +59,7 @@ def test_the_turned_integral_is_that_of_the_cosine() -> None:
     assert abs(cosine_integral(Fraction("1.5"), Fraction(0)) / at_zero(Fraction("1.5")) - 1) < DIGITS
 
 
-@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("alpha", three_of(ALPHAS))
 def test_densities_are_the_cosine_integral_to_thirty_digits(alpha: str) -> None:
     a = Fraction(alpha)
     for x in map(Fraction, ("1e-4", "0.3", "1.3", "4.9", "9.7", "30", "1000")):
@@ -78,7 +79,7 @@ def test_densities_are_the_cosine_integral_to_thirty_digits(alpha: str) -> None:
     assert abs(with_factorial / exact - 1) < abs(MP.fsum(without) / MP.pi / exact - 1) / 5
 
 
-@pytest.mark.parametrize("alpha", ["1.01", "1.2", "1.9", "1.999"])
+@pytest.mark.parametrize("alpha", three_of(["1.01", "1.2", "1.9", "1.999"]))
 def test_more_digits_confirm_fewer(alpha: str) -> None:
     # Where the two series meet, and at every precision that the sampler may ask for.
     a, random = Fraction(alpha), Random(3)
@@ -136,7 +137,7 @@ def worst_error(weights: StableWeights, ks: list[int], factor: float = 1.0) -> f
     return max(abs(float((ctx.mpf(f) - w) / w)) for f, w in zip(found.tolist(), exact, strict=True))
 
 
-@pytest.mark.parametrize("alpha", ["1.01", *ALPHAS, "1.999"])
+@pytest.mark.parametrize("alpha", three_of(["1.01", *ALPHAS, "1.999"]))
 def test_fast_weights_keep_their_proven_error(alpha: str) -> None:
     for scale in ("3.7", str(2**40), "1e-40"):
         weights = StableWeights(alpha=Fraction(alpha), scale=Fraction(scale))

@@ -47,7 +47,7 @@ def files_of(home: Path) -> dict[Path, bytes]:
     return {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(params=["threads", "dask cluster", "spark"])
+@pytest.fixture(scope="module", params=["threads", "dask cluster", "spark"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "dask cluster":
         with local_cluster() as address:

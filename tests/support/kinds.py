@@ -4,7 +4,7 @@ Its mathematics is in tests/support/kinds_mathematics.py; nothing of either is f
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import accumulate
@@ -74,6 +74,12 @@ def three_a_kind(cases: Iterable[Case], kind: Callable[[Case], object]) -> list[
         seen[kind(case)] += 1
         params.append(pytest.param(case, marks=[pytest.mark.drill] if seen[kind(case)] > 3 else []))
     return params
+
+
+def three_of(cases: Sequence[Case]) -> list[Any]:
+    """Return a row of cases as parameters of a test: the ends and the middle in every run, the rest in the drill."""
+    always = (0, len(cases) // 2, len(cases) - 1)
+    return [pytest.param(case, marks=[] if n in always else [pytest.mark.drill]) for n, case in enumerate(cases)]
 
 
 # Random parameters that keep each kind's rules.
