@@ -1,5 +1,6 @@
 """`prdp doctor --ledger-only`: each condition that must be mended is found, and is not found where it does not hold."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -144,6 +145,6 @@ def test_the_command_and_the_method_agree(tmp_path: Path, capsys: pytest.Capture
     assert main([*call, "--longest", "1e-9"]) == 1
     told = capsys.readouterr()
     assert "mend: releases: r is reserved for 0.0 hours" in told.out
-    assert told.err.endswith("error: 1 of 6 findings must be mended\n")
+    assert re.search(r"error: 1 of \d findings must be mended\n$", told.err)  # one for each disk
     assert main(["ledger", "health", "--ledger", str(tmp_path / "none.sqlite")]) == 5
     assert not (tmp_path / "none.sqlite").exists()

@@ -386,13 +386,13 @@ def test_a_lock_is_kept_however_long_a_release_takes(
 ) -> None:
     ledger = create_ledger(url)
     ledger.reserve(reservation("r"))
-    sets("idle_session_timeout = '100ms'")(postgres, database_of(url))
+    sets("idle_session_timeout = '1s'")(postgres, database_of(url))
     with ledger.lock("r"):
-        time.sleep(0.5)
+        time.sleep(1.5)
         drawn_and_destroyed(ledger, "r", 1)
     monkeypatch.delitem(postgres_module._KEEPING, "idle_session_timeout")
     with ledger.lock("r"):
         attempt = ledger.draw("r", "sha256:pin")
-        time.sleep(0.5)
+        time.sleep(1.5)
         with told("the connection that kept its lock was lost"):
             ledger.publish("r", attempt, "sha256:contents")

@@ -33,14 +33,12 @@ from tests.support.patience import PATIENCE
 from tests.support.spark import PYSPARKS_OWN, local_engine
 from tests.support.store import ENVIRONMENT, UNCONDITIONAL, Store, contents, upload
 from tests.support.submit import Place, submit
-from tests.support.world import COUNTIES, records, write_world
-
-pytestmark = PYSPARKS_OWN
+from tests.support.world import COUNTIES, QUERIES, records, write_world
 
 
 @pytest.fixture
 def place(store: Store, tmp_path: Path) -> Place:
-    return stored(write_world(tmp_path, records(300)), tmp_path / "run", store.bucket())
+    return stored(write_world(tmp_path, records(300), queries=QUERIES[2:]), tmp_path / "run", store.bucket())
 
 
 def stored(plan: Path, folder: Path, at: StorePath) -> Place:
@@ -98,6 +96,7 @@ def test_names_of_folders_in_a_store_say_what_those_here_do(tmp_path: Path, stor
     assert files(place, submit(place).attempt) == expected
 
 
+@PYSPARKS_OWN
 @pytest.mark.drill
 @pytest.mark.parametrize("name", ["cluster", "spark"])
 def test_other_engines_release_from_a_store_what_threads_do(

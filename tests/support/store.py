@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -57,7 +58,7 @@ class Store:
 
     address: str
 
-    @property
+    @cached_property
     def client(self) -> Any:
         """A client that is not the product's."""
         style = Config(s3={"addressing_style": "path"})
