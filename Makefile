@@ -173,7 +173,7 @@ docs: $(READY) ## the pages of docs/ as a site in .work/docs
 .PHONY: pack
 pack: $(READY) ## what Spark's workers need of prdp, for spark-submit --py-files
 	@mkdir -p $(WORK)
-	$(BIN)/python -m jobs.spark pack $(WORK)/prdp.zip
+	$(BIN)/python -m jobs.submit pack $(WORK)/prdp.zip
 
 # The cluster in a box (docker-compose.yml): Docker where its engine runs, else podman-compose where podman does.
 COMPOSE ?= $(shell if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then echo docker compose; \

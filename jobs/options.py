@@ -77,11 +77,10 @@ def add_plan(parser: Parser) -> None:
     add_set(parser)
 
 
-def add_set(parser: Parser, what: str = "the value of a variable of the plan") -> None:
+def add_set(parser: Parser) -> None:
     """Add --set."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help=f"{what}, such as year=2026 (repeatable)"
-    )
+    what = "the value of a variable of the plan, such as year=2026 (repeatable)"
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=what)
 
 
 def values_set(arguments: argparse.Namespace) -> dict[str, str]:

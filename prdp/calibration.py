@@ -124,7 +124,9 @@ def calibrate(
     options: dict[str, Any] = dict(wanted)
     log = options.pop("command_log", None)
     if plan is None and kind is None and log is not None:
-        raise PlanError("give a plan, or --kind (one mechanism); prdp study compares all families, and converts losses")
+        raise PlanError(
+            f"give a plan, or {arg('kind')} (one mechanism); prdp study compares all families, and converts losses"
+        )
     if plan is None:
         unfit = [name for name in ("out", *OfDraft.__annotations__) if options.get(name) or (name == "out" and out)]
         if unfit:

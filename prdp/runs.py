@@ -269,5 +269,5 @@ def unseen_budget(name: str, budget: str | Path) -> str | None:
 
 def _one_of(address: str | Path | None, ledger: str | Path | None) -> str | Path | None:
     if address is not None and ledger is not None and address != ledger:
-        raise PlanError("ADDRESS and --ledger name two ledgers: give one of them")
+        raise PlanError(f"the address and {arg('ledger')} name two ledgers: give one of them")
     return ledger or address

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.accounting.calibrate import Family
-from pipeline.accounting.lattice import Lattice
+from pipeline.accounting.level_errors import Lattice
 from pipeline.accounting.policy import PolicySum
 from pipeline.accounting.references import Limit
 from pipeline.accounting.targets import Sizes, Target, missed

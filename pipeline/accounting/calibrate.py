@@ -184,7 +184,7 @@ class Family:
         return SCALES[self.name] * log10_of(SCALES[self.name] * n) * log(10)
 
     def log_noise_of(self, mechanism: Mechanism) -> float:
-        """Return the same of a mechanism of this kind with the scale 1 · decimal: `times` is taken off."""
+        """Return ln of the noise of a mechanism of this kind without `times`: of its scale 1 · decimal."""
         return SCALES[self.name] * log(getattr(mechanism, self.name) / self.times)
 
     def number_at(self, log_noise: float) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pipeline.base.errors import PlanError
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
-from pipeline.storage.store import StorePath
+from pipeline.storage.objects import StorePath
 from udfs.records.contract import is_text
 
 METADATA, ICEBERG = "metadata", ".metadata.json"  # the folder, and how its files end, of an Iceberg table

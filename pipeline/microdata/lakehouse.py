@@ -17,7 +17,7 @@ from pipeline.base.errors import PlanError, arg, require_package
 from pipeline.microdata.lake_tables import ICEBERG, METADATA, Listing, Unread, delta_listing, iceberg_listing
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
-from pipeline.storage.store import StorePath
+from pipeline.storage.objects import StorePath
 
 LOG = "_delta_log"  # the folder that makes a folder a Delta table
 VERSION = re.compile(r"(.+)@v([0-9]{1,19})", re.DOTALL)

@@ -15,7 +15,7 @@ from math import isfinite, sqrt
 import numpy as np
 
 from pipeline.accounting.allocation_problem import Bound, Problem, Unknown
-from pipeline.accounting.lattice import Lattice, LatticeTable
+from pipeline.accounting.level_errors import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import PlanError
 from pipeline.plan.domain.cells import Base, cheapest

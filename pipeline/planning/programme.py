@@ -2,10 +2,9 @@
 
     missed(x) = Σ_t weight_t · mean over the cells of t of 2Φ(−within·total/σ̂_t)
 
-with σ̂ the standard error of a table's estimates (pipeline/accounting/lattice.py), or of its noise where no lattice has
-the table. Losses and variances are cubics between knots of a scale's logarithm, which is no guarantee: whoever rounds
-the scales keeps every limit exactly.
-"""
+with σ̂ the standard error of a table's estimates (pipeline/accounting/level_errors.py), or of its noise where no
+lattice has the table. Losses and variances are cubics between knots of a scale's logarithm, which is no guarantee:
+whoever rounds the scales keeps every limit exactly."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -329,7 +329,7 @@ def _clear(out: Path) -> None:
     with _alone(out):
         left = [path for path in out.iterdir() if path.name != WORK]
         if not all(FILE_NAME.fullmatch(path.name) or LocalPath(path).is_partial() for path in left):
-            raise StateError(f"--out {out}: it holds files that prdp prepare did not write: give another folder")
+            raise StateError(f"{arg('out', out)}: it holds files that prdp prepare did not write: give another folder")
         for path in left:
             path.unlink()
         shutil.rmtree(out / WORK)
@@ -343,7 +343,7 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StateError(f"--out {out}: another prdp prepare is at work there: wait until it ends") from None
+            raise StateError(f"{arg('out', out)}: another prdp prepare is at work there: wait until it ends") from None
         yield
     finally:
         os.close(descriptor)

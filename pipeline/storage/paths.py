@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pipeline.base.errors import PrdpError, StateError, arg, file_errors
 from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location, LocationError
-from pipeline.storage.store import StorePath, require_encrypted
+from pipeline.storage.objects import StorePath, require_encrypted
 
 SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 # What may stand after "?": how a store is reached. Credentials come from the environment, so that a location can be

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from pipeline.accounting.lattice import Lattice, LatticeTable
+from pipeline.accounting.level_errors import Lattice, LatticeTable
 from udfs.numbers.arrays import Floats, Int64s
 
 Key = list[Int64s]  # by level, coarse to fine: the code of each finest code

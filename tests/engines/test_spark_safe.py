@@ -216,7 +216,7 @@ def test_what_spark_says_is_put_in_plain_words(text: str, words: str) -> None:
 def test_the_pack_holds_the_same_code(tmp_path: Path) -> None:
     packed = tmp_path / "prdp.zip"
     for path in (packed, tmp_path / "again.zip"):
-        subprocess.run([sys.executable, "-m", "jobs.spark", "pack", path], cwd=ROOT, check=True)
+        subprocess.run([sys.executable, "-m", "jobs.submit", "pack", path], cwd=ROOT, check=True)
     assert packed.read_bytes() == (tmp_path / "again.zip").read_bytes()
     ask = "import pipeline; from pipeline.base.canonical import code_digest; print(pipeline.__file__, code_digest())"
     found = [

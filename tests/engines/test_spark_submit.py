@@ -116,7 +116,7 @@ def test_packed_code_alone_on_a_cluster_with_authentication(tmp_path: Path) -> N
     """Workers whose Python has the libraries and no prdp but what --py-files sends, in the secure configuration."""
     place = Place(write_world(tmp_path, records(200)), tmp_path)
     packed = tmp_path / "prdp.zip"
-    subprocess.run([sys.executable, "-m", "jobs.spark", "pack", packed], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "jobs.submit", "pack", packed], cwd=ROOT, check=True)
     settings = (ROOT / "conf" / "spark" / "standalone.conf").read_text() + SECRET
     with standalone(tmp_path, settings=settings, workers_path="") as cluster:
         python = str(without_prdp(tmp_path / "bare"))

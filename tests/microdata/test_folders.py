@@ -13,7 +13,7 @@ import pytest
 from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.microdata.read import partition_values
 from pipeline.microdata.source import shown, table_format
-from pipeline.storage.store import StorePath
+from pipeline.storage.objects import StorePath
 from tests.support.leaks import told
 from tests.support.parity import released
 from tests.support.submit import Place, submit

@@ -173,7 +173,7 @@ def test_the_vintage_of_a_year(key: str, year: int, first: int | None) -> None:
 
 def test_the_packed_code_finds_the_lists(tmp_path: Path) -> None:
     packed = tmp_path / "prdp.zip"
-    subprocess.run([sys.executable, "-m", "jobs.spark", "pack", packed], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", "jobs.submit", "pack", packed], cwd=ROOT, check=True)
     ask = (
         "import pipeline.plan.domain.code_lists as v; print(v.__file__); "
         "print(v.vintages('naics') + v.vintages('county')); "

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from pipeline.accounting.allocation_problem import Bound, Problem, Unmet
-from pipeline.accounting.lattice import Lattice, LatticeTable
+from pipeline.accounting.level_errors import Lattice, LatticeTable
 from pipeline.accounting.references import Limit, Reference
 from pipeline.accounting.targets import CalibrationError, Target, missed
 from pipeline.planning.allocation import FEWER, allocate, relaxed

@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from pipeline.accounting.allocation_problem import Problem
 from pipeline.accounting.calibrate import Family
-from pipeline.accounting.lattice import Lattice, LatticeTable
+from pipeline.accounting.level_errors import Lattice, LatticeTable
 from pipeline.accounting.targets import CalibrationError, Target
 from pipeline.planning import allocation
 from pipeline.planning.allocation import FEWER, Settled, settled

@@ -19,7 +19,7 @@ from pipeline.operations.lineage import RUN_EVENT, append_new, run_events, run_i
 from pipeline.plan.load import load_plan
 from pipeline.release.attempts import give_up
 from pipeline.release.officers import reject
-from pipeline.storage.store import StorePath
+from pipeline.storage.objects import StorePath
 from tests.support.collector import collector
 from tests.support.leaks import found
 from tests.support.ledgers import ledger_file

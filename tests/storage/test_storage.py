@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pipeline.base.errors import PlanError, PrdpError, StateError
 from pipeline.microdata.source import find, pin
 from pipeline.storage.local import LocalPath
+from pipeline.storage.objects import StorePath
 from pipeline.storage.paths import locate
-from pipeline.storage.store import StorePath
 from tests.support.leaks import told
 from tests.support.store import UNCONDITIONAL, Store, contents
 

@@ -23,9 +23,9 @@ from pipeline.publication.signing import SigningKey
 from pipeline.release.attempts import MARK, give_up
 from pipeline.release.officers import approve, withdraw
 from pipeline.release.publish import MANIFEST, build_manifest, copy_to_output
+from pipeline.storage.objects import StorePath
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import SIGNATURE, Staging
-from pipeline.storage.store import StorePath
 from tests.support.dask_cluster import ROOT, local_cluster
 from tests.support.ledgers import ATTEMPT, ledger_file, reservation, staged_files
 from tests.support.parity import PLANS, RELEASE, released

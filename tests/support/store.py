@@ -17,8 +17,8 @@ from moto.server import create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from pipeline.storage.location import Location
+from pipeline.storage.objects import StorePath
 from pipeline.storage.paths import locate
-from pipeline.storage.store import StorePath
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "CANARYACCESSKEY",

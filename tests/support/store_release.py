@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pipeline.storage.objects import StorePath
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import MANIFEST, Staging
-from pipeline.storage.store import StorePath
 from tests.support.submit import Place, submit
 
 

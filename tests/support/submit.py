@@ -26,8 +26,8 @@ from pipeline.release.request import Outcome
 from pipeline.release.steps import Job, run
 from pipeline.storage import staging as together
 from pipeline.storage.location import Location
+from pipeline.storage.objects import StorePath
 from pipeline.storage.paths import locate
-from pipeline.storage.store import StorePath
 from tests.support.logs import log_for
 from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey

@@ -53,7 +53,7 @@ def coarser(fine: Int32s, coarse: Int32s) -> Int32s | None:
 
 
 def inside(fine: Int32s, coarse: Int32s) -> Int32s:
-    """Return the same of levels of which one is known to lie inside the other."""
+    """Return `coarser` of a level that is known to lie inside the other."""
     to = coarser(fine, coarse)
     assert to is not None
     return to

@@ -119,7 +119,7 @@ class Statistics:
     upper: Floats
 
     def less(self, constant: float) -> "Statistics":
-        """Return the same of the statistic less a constant."""
+        """Return the statistics of each value less a constant."""
         return Statistics(self.value - constant, self.standard_error, self.lower - constant, self.upper - constant)
 
 

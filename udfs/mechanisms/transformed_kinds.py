@@ -138,7 +138,7 @@ class Root(TransformedMechanism):
         return round_decided(totals, leading * per_step, error, self.exactly_on_lattice, rest * per_step)
 
     def exactly_on_lattice(self, total: int) -> int:
-        """Return the same of one total by integers: the largest n with (2n − 1)^k ≤ (q + a)·(2/λ)^k."""
+        """Return one total on the lattice by integers: the largest n with (2n − 1)^k ≤ (q + a)·(2/λ)^k."""
         root = _whole_root(
             math.floor((total * self.step + self.offset) * (2 / self.lattice_step) ** self.power), self.power
         )
@@ -269,7 +269,7 @@ class LogMechanism(TransformedMechanism):
         return round_decided(totals, v, float(self.evaluation_error) * per_step, self.exactly_on_lattice)
 
     def exactly_on_lattice(self, total: int) -> int:
-        """Return the same of one total, from as many digits as it takes."""
+        """Return one total on the lattice, from as many digits as it takes."""
         shifted = total * self.step + self.a
         if shifted == 1:
             return 0  # ln 1 = 0; of any other rational number the logarithm is irrational: never halfway

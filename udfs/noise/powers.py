@@ -73,7 +73,7 @@ def variance_of_power(k: int, moments: Sequence[Any], *, unbiased: bool = True) 
 
 @lru_cache(maxsize=64)
 def unit_variance_of_power(k: int, noise: str, *, unbiased: bool) -> tuple[int, ...]:
-    """Return the same of gaussian or laplace noise of scale 1: integers."""
+    """Return `variance_of_power` under gaussian or laplace noise of scale 1: integers."""
     return variance_of_power(k, unit_moments(noise, k), unbiased=unbiased)
 
 

@@ -299,7 +299,7 @@ def _sorted_cells(codes: Sequence[NDArray[np.int64]], path: Path) -> tuple[Int32
 # A plan may declare the years of its code lists; its domain must then hold codes of those years alone. All of it is
 # public.
 
-HOME = Path(__file__).resolve().parents[3]  # the checkout, the installation, or the file that jobs.spark packed
+HOME = Path(__file__).resolve().parents[3]  # the checkout, the installation, or the file that jobs.submit packed
 CONF: Traversable = Zipped(HOME, "conf/") if HOME.is_file() else HOME / "conf"
 LISTS = CONF.joinpath("codes")
 TABLE = "vintages.csv"  # key, first, last, published, file: a vintage's codes are those of all its files

@@ -241,10 +241,10 @@ def numbers_by_code(path: Path, number: str, codes: Mapping[str, str]) -> dict[s
     return {level: {code: math.fsum(each) for code, each in of.items()} for level, of in numbers.items()}
 
 
-def codes_in(path: Path, name: str = "code") -> list[str]:
-    """Return the codes of a column; PlanError, which names the line, on one that stands twice or is empty."""
+def codes_in(path: Path) -> list[str]:
+    """Return the codes of the column `code`; PlanError, which names the line, on one that stands twice or is empty."""
     codes: dict[str, None] = {}
-    for line, (code,) in columns_of(path, [name]):
+    for line, (code,) in columns_of(path, ["code"]):
         if not code or code in codes:
             refuse(path, line, f'code "{in_a_line(code)}" stands twice' if code else "there is no code")
         codes[code] = None

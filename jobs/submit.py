@@ -1,7 +1,7 @@
 """For spark-submit: commands of prdp on Spark, and prdp's own packages in one file for the workers.
 
-    python -m jobs.spark pack FILE.zip
-    spark-submit --py-files FILE.zip jobs/spark.py check|diagnose|reconcile [its options]
+    python -m jobs.submit pack FILE.zip
+    spark-submit --py-files FILE.zip jobs/submit.py check|diagnose|reconcile [its options]
 
 What check and diagnose find is confidential, as are the logs of the executors.
 """
