@@ -26,10 +26,6 @@ def _show(
     return opened
 
 
-def _print_show(ledger: Ledger, arguments: argparse.Namespace) -> None:
-    show(ledger._store, arguments)
-
-
 def _print_limits(_: None, arguments: argparse.Namespace) -> None:
     registered = arguments.opened._store.budgets()[arguments.name]
     if arguments.json:
@@ -116,10 +112,6 @@ def _print_key(made: dict[str, str], _: argparse.Namespace) -> None:
     put(f"public key {made['public']}: give it to everyone who is to check releases")
     put(f"SHA-256 {made['fingerprint']}")
     say(f"releases are signed where the site's file says signing_key: {made['key']}, or PRDP_SIGNING_KEY={made['key']}")
-
-
-def _print_doctored(document: dict[str, Any], arguments: argparse.Namespace) -> None:
-    print_findings(document, arguments.json)
 
 
 def _of_ledger(about: str, method: str, example: str, show: Any, **how: Any) -> Act:
@@ -222,7 +214,7 @@ LEDGER = {
         "releases, and the loss spent and left by their limits, or at a reference",
         _show,
         "show --at employment=10,payroll=500",
-        _print_show,
+        lambda ledger, arguments: show(ledger._store, arguments),
         prints_json=True,
     ),
     "verify": _of_ledger(
@@ -268,7 +260,7 @@ ACTS = {
         "",
         "prdp.verified.doctor",
         "doctor --ledger /srv/prdp/ledger/ledger.sqlite --out /srv/prdp/releases",
-        _print_doctored,
+        lambda document, arguments: print_findings(document, arguments.json),
         prints_json=True,
     ),
 }

@@ -121,7 +121,8 @@ def allocated_plan(
         "comments_kept": annotated is not None,
         "out": None if out is None else str(out),
     }
-    opening = "".join(f"# {line}\n" for line in (*_opening(text), why))
+    comments = takewhile(lambda line: line.startswith("#"), text.source.splitlines() if text.in_file else ())
+    opening = "".join(f"# {line}\n" for line in (*(each.removeprefix("#").strip() for each in comments), why))
     final = annotated or parsed(opening + written(data, _notes(data, scales, unmeasured)), path)
     if out is not None:
         calibrated.write_plan(final.source, out, plan, variables)
@@ -141,7 +142,9 @@ def allocated_text(result: Mapping[str, Any]) -> str:
     lines += _usable([*result["found"], *result["derived"]])
     for limit in result["limits"]:
         times = f" for {limit['times']} years" if limit["times"] > 1 else ""
-        spent = f"rho {bound_text(limit['spent'])} of {limit['rho']}{times}{_bought(limit)}"
+        spent = f"rho {bound_text(limit['spent'])} of {limit['rho']}{times}"
+        if "buys" in limit:
+            spent += f"; a tenth more of it would make about {1000 * limit['buys']:.2g} more of 100 cells usable"
         lines.append(f"at {reference_text(limit['at'])}: {spent}")
     if result["sizes_of"] is not None:
         lines.append(f"totals and sizes that the draft leaves open: {result['sizes_of']}")
@@ -151,12 +154,6 @@ def allocated_text(result: Mapping[str, Any]) -> str:
         kept = "" if result["comments_kept"] else " (rewritten: the draft's own comments could not be kept)"
         lines += calibrated.written_text(result["out"], kept)
     return "\n".join(lines)
-
-
-def _bought(limit: Json) -> str:
-    if "buys" not in limit:
-        return ""
-    return f"; a tenth more of it would make about {1000 * limit['buys']:.2g} more of 100 cells usable"
 
 
 def _units(plan: Plan, allocation: Allocation, minimised: str) -> Iterator[str]:
@@ -184,11 +181,6 @@ def _derived(problem: Problem, policy: PolicySum, unknowns: Sequence[Unknown]) -
         | {"reconciled": error_once_reconciled(unknown, max(variances[i] for i in unknown.members))}
         for unknown in unknowns
     ]
-
-
-def _opening(text: PlanText) -> Iterator[str]:
-    for line in takewhile(lambda line: line.startswith("#"), text.source.splitlines() if text.in_file else ()):
-        yield line.removeprefix("#").strip()
 
 
 def _stated(

@@ -86,12 +86,9 @@ def _totals(verdict: Verdict) -> list[str]:
 
 
 def _nearest(standings: Sequence[Standing], most: int) -> dict[int, Standing]:
-    numbered = sorted(enumerate(standings, 1), key=lambda each: _nearness(each[1]), reverse=True)
-    return dict(sorted(numbered[:most], key=lambda each: each[0]))
-
-
-def _nearness(each: Standing) -> float:
-    return inf if each.within is False and each.used is None else each.used or 0.0
+    near = [inf if each.within is False and each.used is None else each.used or 0.0 for each in standings]
+    nearest = sorted(range(len(near)), key=near.__getitem__, reverse=True)[:most]
+    return {i + 1: standings[i] for i in sorted(nearest)}
 
 
 def _state(each: Standing) -> str:

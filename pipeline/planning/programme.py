@@ -108,7 +108,9 @@ class Curves:
             top = log(max(self.largest.get(family.step, Fraction(0)), family.step) / family.times) + BEYOND
             low = log(family.step / family.times) - 3
             numbers = [family.number_at(x) for x in np.arange(top, low, -KNOT)]
-            usable = [n for n in numbers if _has_noise(family, n)]
+            mechanisms = ((n, family.at(n)) for n in numbers)
+            least = float(family.step) / 2
+            usable = [n for n, each in mechanisms if each is not None and each.mean_absolute_error(0.0) >= least]
             if len(usable) < 2:
                 raise CalibrationError("no scale within the limits leaves noise of half a step")
             self._knots[key] = family, np.array([family.log_noise(n) for n in usable[::-1]]), usable[::-1]
@@ -116,11 +118,6 @@ class Curves:
 
     def _key(self, family: Family) -> Any:
         return family.kind, tuple(sorted(family.fixed.items())), family.step, family.times
-
-
-def _has_noise(family: Family, n: int) -> bool:
-    mechanism = family.at(n)
-    return mechanism is not None and mechanism.mean_absolute_error(0.0) >= float(family.step) / 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -120,7 +120,8 @@ class Family:
 
     def _ratios(self, most: float) -> dict[str, Any]:
         for a_decade in A_DECADE:
-            scales, steps = self._grid(2 * a_decade), _grid_of_steps(most, a_decade)
+            scales, count = self._grid(2 * a_decade), int(np.ceil(np.log10(most) * a_decade)) + 1
+            steps = np.union1d(np.arange(1.0, FEW + 1), np.rint(np.geomspace(1, most, count)))
             middle = np.setdiff1d(np.rint(np.sqrt(steps[1:] * steps[:-1])), steps)
             x, y, between = np.log(scales), np.log(steps), np.log(middle)
             logs = np.array([self._log_ratios(scale, np.append(steps, middle)) for scale in scales.tolist()])
@@ -211,11 +212,6 @@ def _weights(knots_of: Floats, points: Floats) -> Floats:
         near = knots_of[first : first + 4].tolist()
         row[first : first + 4] = [prod((place - o) / (knot - o) for o in near if o != knot) for knot in near]
     return rows
-
-
-def _grid_of_steps(most: float, a_decade: int) -> Floats:
-    count = int(np.ceil(np.log10(most) * a_decade)) + 1
-    return np.union1d(np.arange(1.0, FEW + 1), np.rint(np.geomspace(1, most, count)))
 
 
 def _rounded(arrays: Mapping[str, Floats]) -> dict[str, Any]:

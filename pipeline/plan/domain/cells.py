@@ -177,12 +177,8 @@ def bases_of(needed: Sequence[Needed]) -> tuple[Base, ...]:
 
 def cheapest(bases: Sequence[Base], query: QueryCells, addend: str) -> int | None:
     """Return the number of the smallest of `bases` whose sums of `addend` roll up to a query; None where none does."""
-    able = [i for i, base in enumerate(bases) if addend in base.addends and _serves(base, query)]
+    able = [i for i, base in enumerate(bases) if addend in base.addends and _maps(base.cells, query) is not None]
     return min(able, key=lambda i: bases[i].size, default=None)
-
-
-def _serves(base: Base, query: QueryCells) -> bool:
-    return _maps(base.cells, query) is not None
 
 
 def _maps(base: QueryCells, query: QueryCells) -> list[Int32s] | None:
