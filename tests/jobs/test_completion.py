@@ -69,20 +69,20 @@ def test_the_shell_is_one_of_those_known(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def options() -> str:
-    """Return a table of the options of every command and act."""
+    """Return the options of every command and act, by the commands that take them."""
     commands: dict[tuple[str, str], dict[str, list[str]]] = {}
     for place in places(parser_with(None)):
         family, _, act = place.path.removeprefix("prdp ").rpartition(" ")
         for option in place.options:
             name = option.option_strings[-1]
-            value = option.metavar or "\\|".join(map(str, option.choices or ()))
-            key = name + f" {value}" * (option.nargs != 0), str(option.help).replace("%%", "%").replace("|", "\\|")
+            value = option.metavar or "|".join(map(str, option.choices or ()))
+            key = name + f" {value}" * (option.nargs != 0), str(option.help).replace("%%", "%")
             commands.setdefault(key, {}).setdefault(family, []).append(act)
-    page = "| option | of | meaning |\n|---|---|---|\n"
+    lists: dict[str, list[str]] = {}
     for (name, meaning), of in commands.items():
         acts = "; ".join(f"{family} {', '.join(of[family])}".lstrip() for family in sorted(of))
-        page += f"| `{name}` | {acts} | {meaning} |\n" * (name not in EVERYWHERE)
-    return page
+        lists.setdefault(acts, []).extend([f"- `{name}`: {meaning}\n"] * (name not in EVERYWHERE))
+    return "\n".join(f"**{acts}**\n\n{''.join(rows)}" for acts, rows in lists.items() if rows)
 
 
 def test_the_page_names_every_option() -> None:
