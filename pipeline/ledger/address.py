@@ -12,7 +12,7 @@ import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -90,12 +90,15 @@ def kind_of(path: Path, mounts: str) -> str | None:
     return max(reversed(holding), key=lambda mount: mount[0], default=(0, None))[1]
 
 
-def _mounted(mounts: str) -> Iterator[tuple[Path, str]]:
+@lru_cache(maxsize=1)  # each transaction reads the list again, and takes it apart where it has changed
+def _mounted(mounts: str) -> tuple[tuple[Path, str], ...]:
+    points = []
     for line in mounts.splitlines():
         mount, _, source = line.partition(" - ")
         fields, kind = mount.split(" "), source.partition(" ")[0]
         if len(fields) >= 6 and kind:
-            yield Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])), kind
+            points.append((Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])), kind))
+    return tuple(points)
 
 
 def of_a_network(kind: str) -> bool:

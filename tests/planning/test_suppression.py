@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -174,6 +174,7 @@ def test_the_attacker_finds_what_is_not_protected() -> None:
     assert (found.low[0], found.high[0]) == (pytest.approx(3), pytest.approx(6))
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.integers(0, 10**6))
 def test_every_primary_sum_of_linked_tables_is_protected(seed: int) -> None:
     """Regions × industries with groups of both and margins; also groups are primary, and cells can be 0."""
