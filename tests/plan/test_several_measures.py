@@ -5,7 +5,6 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -123,6 +122,8 @@ def test_names_that_meet_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_schema_takes_it_as_the_plan_does(tmp_path: Path) -> None:
+    import jsonschema  # takes a second, and every process imports this module
+
     schema = yaml.safe_load(export_schema())
     data = deepcopy(DATA) | {"queries": [TABLE]}
     data = {key: each for key, each in data.items() if each is not None}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from jsonschema import Draft202012Validator, FormatChecker
 from referencing import Registry, Resource
 
 from jobs.cli import main
@@ -32,9 +31,6 @@ SCHEMAS = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema))
     for schema in map(json.loads, (f.read_text() for f in FOLDER.glob("*.json")))
 )
-FORMATS = FormatChecker(["uuid"])
-FORMATS.checks("uri")(lambda text: re.fullmatch(r"[a-z][a-z0-9+.-]*:\S+", text))
-FORMATS.checks("date-time", ValueError)(lambda text: datetime.fromisoformat(text).tzinfo)
 
 
 def valid(event: Mapping[str, Any]) -> bool:
@@ -48,8 +44,13 @@ def valid(event: Mapping[str, Any]) -> bool:
     )
 
 
-def schema_of(part: Mapping[str, Any], at: str) -> Draft202012Validator:
-    return Draft202012Validator({"$ref": at}, registry=SCHEMAS, format_checker=FORMATS)
+def schema_of(part: Mapping[str, Any], at: str) -> Any:
+    from jsonschema import Draft202012Validator, FormatChecker  # take a second, and every process imports this module
+
+    formats = FormatChecker(["uuid"])
+    formats.checks("uri")(lambda text: re.fullmatch(r"[a-z][a-z0-9+.-]*:\S+", text))
+    formats.checks("date-time", ValueError)(lambda text: datetime.fromisoformat(text).tzinfo)
+    return Draft202012Validator({"$ref": at}, registry=SCHEMAS, format_checker=formats)
 
 
 BREAKS: list[Callable[[Any], object]] = [
