@@ -10,7 +10,7 @@ from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Engine
 from pipeline.microdata import source
 from tests.support import firms, parity
-from tests.support.dask_cluster import shared_cluster
+from tests.support.dask_cluster import local_cluster
 from tests.support.diagnostics import diagnosed, in_files
 from tests.support.losses import economy
 from tests.support.spark import PYSPARKS_OWN, shared_engine
@@ -25,7 +25,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "spark":
         yield shared_engine()
     else:
-        yield DaskEngine(shared_cluster())
+        with local_cluster() as address:
+            yield DaskEngine(address)
 
 
 def owned(folder: Path, **changes: object) -> Path:

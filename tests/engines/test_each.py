@@ -13,7 +13,7 @@ from pipeline.engines.protocol import Engine, Segment, TaskFailed, grouped
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support import tasks
-from tests.support.dask_cluster import shared_cluster
+from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from tests.support.tasks import (
     CANARY,
@@ -38,7 +38,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "threads":
         yield DaskEngine(workers=2)
     elif request.param == "dask cluster":
-        yield DaskEngine(shared_cluster())
+        with local_cluster() as address:
+            yield DaskEngine(address)
     else:
         cloudpickle.register_pickle_by_value(tasks)
         yield shared_engine()

@@ -14,7 +14,7 @@ import pytest
 from pipeline.base.errors import MicrodataError, PlanError
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
-from tests.support.dask_cluster import shared_cluster
+from tests.support.dask_cluster import local_cluster
 from tests.support.ledgers import staged_files
 from tests.support.parity import PLANS, SECTOR, attempt_of, holds_figures, on_cluster, released, wide
 from tests.support.spark import PYSPARKS_OWN, Cluster, standalone
@@ -26,8 +26,9 @@ pytestmark = PYSPARKS_OWN
 
 
 @pytest.fixture(scope="module")
-def dask_cluster() -> DaskEngine:
-    return DaskEngine(shared_cluster())
+def dask_cluster() -> Iterator[DaskEngine]:
+    with local_cluster() as address:
+        yield DaskEngine(address)
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -16,7 +16,7 @@ from pipeline.publication.reconciled_folder import Made, MakeGroup, make_reconci
 from pipeline.storage.paths import locate
 from prdp import StateError
 from tests.publication.test_reconcile import QUERIES, released
-from tests.support.dask_cluster import shared_cluster
+from tests.support.dask_cluster import local_cluster
 from tests.support.spark import PYSPARKS_OWN, shared_engine
 from udfs.estimates import solve
 
@@ -50,7 +50,8 @@ def files_of(home: Path) -> dict[Path, bytes]:
 @pytest.fixture(scope="module", params=["threads", "dask cluster", "spark"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     if request.param == "dask cluster":
-        yield DaskEngine(shared_cluster())
+        with local_cluster() as address:
+            yield DaskEngine(address)
     else:
         yield DaskEngine(workers=2) if request.param == "threads" else shared_engine()
 

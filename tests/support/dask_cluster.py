@@ -1,6 +1,5 @@
 """Child process: a Dask cluster of two worker processes on this machine; it ends when its input closes."""
 
-import atexit
 import os
 import re
 import subprocess
@@ -9,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,6 @@ def local_cluster(host: str = "127.0.0.1") -> Iterator[str]:
     with subprocess.Popen(command, env=environment, text=True, **pipes) as child:  # type: ignore[call-overload]
         yield child.stdout.readline().strip()
         child.stdin.close()
-
-
-@cache
-def shared_cluster() -> str:
-    """Return the address of a cluster that all tests of this process share: one takes seconds to start."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    return stack.enter_context(local_cluster())
 
 
 @dataclass(frozen=True)
