@@ -315,7 +315,7 @@ class Ledger:
 
 def is_in_a_file(ledger: LedgerLike) -> bool:
     """Whether a ledger is, or would be, a file of this machine."""
-    from pipeline.ledger.address import in_a_file  # noqa: PLC0415
+    from pipeline.ledger.database.address import in_a_file  # noqa: PLC0415
     from pipeline.release.installation import site  # noqa: PLC0415
 
     if isinstance(ledger, Ledger):
@@ -366,7 +366,7 @@ class KnownDatasets:
     @classmethod
     def of(cls, ledger: LedgerLike) -> "KnownDatasets":
         """Return what a ledger knows; None: the site's, or the user's own if there is one."""
-        from pipeline.ledger.address import own_file  # noqa: PLC0415
+        from pipeline.ledger.database.address import own_file  # noqa: PLC0415
         from pipeline.release.installation import site  # noqa: PLC0415
 
         if ledger is None and site().ledger is None and not own_file().exists():

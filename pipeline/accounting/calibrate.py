@@ -23,19 +23,7 @@ from pipeline.accounting.targets import CalibrationError, Target, shown
 from udfs.mechanisms.base import SMALLEST, Mechanism, ParameterError
 from udfs.mechanisms.catalogue import CATALOGUE, build
 from udfs.noise.weights import beyond
-from udfs.numbers.exact import (
-    LOWEST,
-    bound_text,
-    crossing,
-    decided,
-    decimal,
-    exact,
-    log10_of,
-    neighbours,
-    number_below,
-    number_of,
-    up_text,
-)
+from udfs.numbers import exact as numbers
 
 Number = Fraction | int | float | str
 Fixed = tuple[tuple[str, Number], ...]
@@ -59,7 +47,7 @@ def solve(kind: str, fixed: Mapping[str, Number], step: Fraction, target: Target
     Raises CalibrationError where the target cannot be met, with the best that can be had; ParameterError on an unknown
     kind, or a fixed parameter that is unknown, missing or breaks its rule.
     """
-    step = exact(step)
+    step = numbers.exact(step)
     if not SMALLEST <= step <= 1 / SMALLEST:
         raise ParameterError("step", "between 1e-50 and 1e50")
     if kind not in CATALOGUE:
@@ -93,7 +81,7 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
     of_error = Target.of("relative_error", relative_error=target["relative_error"], total=target.total)
 
     def solved_at(n: int) -> Mechanism:
-        return solve(kind, {**dict(fixed), OFFSET: decimal(n)}, step, of_error)
+        return solve(kind, {**dict(fixed), OFFSET: numbers.decimal(n)}, step, of_error)
 
     def met(n: int) -> bool:
         return loss(solved_at(n)) <= target["group_loss"]
@@ -103,15 +91,17 @@ def _solved_group(kind: str, fixed: Fixed, step: Fraction, target: Target) -> Me
         assert of_group is not None
         return of_group
 
-    ends = number_below(OFFSETS[0]), number_below(OFFSETS[1])
+    ends = numbers.number_below(OFFSETS[0]), numbers.number_below(OFFSETS[1])
     # v(group) falls with the offset in groups up to the total at which the error is met
     kept, refused = ends if target["group"] > target.total else ends[::-1]
     if not met(kept):
-        least = bound_text(loss(solved_at(kept)))
-        raise CalibrationError(f"cannot be had: the least loss in a group of {up_text(target['group'])} is {least}")
+        least = numbers.bound_text(loss(solved_at(kept)))
+        raise CalibrationError(
+            f"cannot be had: the least loss in a group of {numbers.up_text(target['group'])} is {least}"
+        )
     if met(refused):
         return solved_at(refused)
-    return solved_at(neighbours(kept, refused, met)[0])
+    return solved_at(numbers.neighbours(kept, refused, met)[0])
 
 
 @lru_cache(maxsize=512)
@@ -128,9 +118,9 @@ def _solved(kind: str, name: str, fixed: Fixed, step: Fraction, target: Target) 
 
     # its values with the least noise and with the most
     least, largest = ("largest", "least") if target.at_record else ("least", "largest")
-    first = crossing(gap, reached, family.start)
+    first = numbers.crossing(gap, reached, family.start)
     if first is None:
-        raise _cannot(target, least, family.at(LOWEST), "")
+        raise _cannot(target, least, family.at(numbers.LOWEST), "")
     above, below = family.at(first), family.at(first - 1)
     if above is None and family.refused is not None and family.refused.parameter != name:
         raise family.refused  # another parameter rules out so much noise
@@ -151,7 +141,7 @@ def _finer(family: "Family", first: int, target: Target) -> Mechanism:
     def reached(k: int) -> bool:
         return k >= FINER or (k > 0 and target.reached(family.between(first, k)))
 
-    k = decided(reached, max(0, start - 1), min(FINER, max(1, start)))
+    k = numbers.decided(reached, max(0, start - 1), min(FINER, max(1, start)))
     assert k is not None  # it does not hold at 0
     return family.between(first, k)
 
@@ -181,7 +171,7 @@ class Family:
 
     def log_noise(self, n: int) -> float:
         """Return ln of the n-th mechanism's noise, as far as its scale says it."""
-        return SCALES[self.name] * log10_of(SCALES[self.name] * n) * log(10)
+        return SCALES[self.name] * numbers.log10_of(SCALES[self.name] * n) * log(10)
 
     def log_noise_of(self, mechanism: Mechanism) -> float:
         """Return ln of the noise of a mechanism of this kind without `times`: of its scale 1 · decimal."""
@@ -189,7 +179,7 @@ class Family:
 
     def number_at(self, log_noise: float) -> int:
         """Return the number of a mechanism whose `log_noise` is next to this."""
-        return SCALES[self.name] * number_of(SCALES[self.name] * log_noise / log(10))
+        return SCALES[self.name] * numbers.number_of(SCALES[self.name] * log_noise / log(10))
 
     def at(self, n: int) -> Mechanism | None:
         """Return the n-th mechanism; None where there is none, or where rounding shows beside its noise."""
@@ -204,7 +194,7 @@ class Family:
     def _start(self) -> int:
         unit = self.step if self.name != "rho" and CATALOGUE[self.kind].additive else Fraction(1)
         for scale in STARTS:
-            n = SCALES[self.name] * number_below(scale * unit)
+            n = SCALES[self.name] * numbers.number_below(scale * unit)
             try:
                 self._build(self._scale(n) * self.times)
                 return n
@@ -214,7 +204,7 @@ class Family:
         raise AssertionError  # the last one returns or raises
 
     def _scale(self, n: int) -> Fraction:
-        return decimal(SCALES[self.name] * n)
+        return numbers.decimal(SCALES[self.name] * n)
 
     def _build(self, scale: Fraction) -> Mechanism:
         return build({"kind": self.kind, **self.fixed, self.name: scale}, self.step)

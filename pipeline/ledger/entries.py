@@ -266,7 +266,7 @@ def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = 
 # Approvals by several persons: what a ledger asks for, who approved, and who cannot.
 #
 # A person is a role of the ledger's server: the name by which a session logged in, which the server itself compares
-# with the entry (pipeline/ledger/database.py). What is asked for is an entry of the chain, binds every release reserved
+# with the entry (pipeline/ledger/database). What is asked for is an entry of the chain, binds every release reserved
 # after it, and is never lowered.
 
 APPROVALS = "approvals"  # the fact of what is asked for, of the act itself and of each reservation after it

@@ -17,9 +17,9 @@ from sqlalchemy import Connection, insert
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.plain import checked_reason
 from pipeline.ledger import datasets, entries, fold
-from pipeline.ledger.address import database_at
 from pipeline.ledger.admission import accounts, require_covers, require_fits, require_reservable, standing
 from pipeline.ledger.database import ENTRIES, Database
+from pipeline.ledger.database.address import database_at
 from pipeline.ledger.datasets import CORRECT, INIT, OF_OFFICERS, RAISE, Budget, budget_step, budgets_of
 from pipeline.ledger.entries import Act, Diagnosed, Entry, Required, append
 from pipeline.ledger.fold import ReleaseState, advance, require_state

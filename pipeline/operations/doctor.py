@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pipeline.base.errors import EXTRAS, PlanError, PrdpError, StateError, arg
-from pipeline.ledger.address import connection_files, own_file
 from pipeline.ledger.database import SCHEMA_VERSION
+from pipeline.ledger.database.address import connection_files, own_file
 from pipeline.ledger.store import Ledger, open_ledger
 from pipeline.operations.ledger_health import (
     LEAST_FREE,

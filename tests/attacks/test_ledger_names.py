@@ -11,8 +11,8 @@ import pytest
 
 from jobs.cli import main
 from pipeline.base.errors import StateError
-from pipeline.ledger import address
-from pipeline.ledger.address import require_one_name
+from pipeline.ledger.database import address
+from pipeline.ledger.database.address import require_one_name
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from tests.ledger.test_ledger_closing import published
 from tests.support.ledgers import ROOT, reservation

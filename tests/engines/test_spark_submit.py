@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from pipeline.engines.spark_session import chosen_by_cluster, java_home
-from pipeline.ledger.address import in_a_file
+from pipeline.ledger.database.address import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.ledgers import is_bare, ledger_file
 from tests.support.parity import RELEASE, SECTOR, attempt_of, released, wide

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import PlanError, PrdpError, StateError
-from pipeline.ledger.server import server_url, shown
+from pipeline.ledger.database.server import server_url, shown
 from pipeline.ledger.store import create_ledger
 from pipeline.storage.paths import locate
 from tests.support.ledgers import reservation

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import StateError
-from pipeline.ledger import address
-from pipeline.ledger.address import kind_of, require_local
+from pipeline.ledger.database import address
+from pipeline.ledger.database.address import kind_of, require_local
 from pipeline.ledger.store import create_ledger
 
 MOUNTS = """\

@@ -11,8 +11,8 @@ from jobs.cli import main
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import database
-from pipeline.ledger.address import database_at
 from pipeline.ledger.database import SCHEMA_VERSION, WRITERS
+from pipeline.ledger.database.address import database_at
 from pipeline.ledger.entries import Act, Entry, next_entry
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger

@@ -16,8 +16,8 @@ from sqlalchemy import event, text
 
 from jobs.cli import main
 from pipeline.base.errors import PrdpError, StateError
-from pipeline.ledger import postgres as postgres_module
 from pipeline.ledger.database import WRITERS
+from pipeline.ledger.database import postgres as postgres_module
 from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.storage.local import LocalPath
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken

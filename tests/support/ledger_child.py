@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from pipeline.base.errors import PrdpError, StateError
-from pipeline.ledger import admission, postgres
+from pipeline.ledger import admission
+from pipeline.ledger.database import postgres
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import reservation

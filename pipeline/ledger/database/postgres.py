@@ -20,7 +20,7 @@ from sqlalchemy.schema import CreateSchema
 
 from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, Fill, create, kept_from_children, under_way
-from pipeline.ledger.server import (
+from pipeline.ledger.database.server import (
     CONNECT_SECONDS,
     LOST,
     connection_files,

@@ -272,7 +272,7 @@ def database_at(url: str | None, wait: float, make: bool, fill: Fill = bool) -> 
     """Return the ledger's database at `url`, of whatever version; with `make`, made and filled where it is absent."""
     if _scheme(url) in _SERVER:
         require_package("psycopg", "a ledger on PostgreSQL")  # loaded only where it is used
-        from pipeline.ledger.postgres import open_server  # noqa: PLC0415
+        from pipeline.ledger.database.postgres import open_server  # noqa: PLC0415
 
         return open_server(str(url), wait, make, fill)
     return open_file(LocalPath(_path(url).absolute()).resolve("the ledger").path, wait, make, fill)
@@ -283,7 +283,7 @@ def connection_files(url: str | None) -> Mapping[str, Path]:
     if _scheme(url) not in _SERVER:
         return {}
     require_package("psycopg", "a ledger on PostgreSQL")
-    from pipeline.ledger import server as server_address  # noqa: PLC0415
+    from pipeline.ledger.database import server as server_address  # noqa: PLC0415
 
     return server_address.connection_files(server_address.server_url(str(url)))
 
