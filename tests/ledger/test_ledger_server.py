@@ -22,6 +22,7 @@ from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.storage.local import LocalPath
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
+from tests.support.link import link_to
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
@@ -286,6 +287,17 @@ def test_a_lock_is_not_taken_again_where_another_has_or_had_it(postgres: Postgre
         with told("the connection that kept its lock was lost"):
             ledger.draw("r", "sha256:pin")
     assert ledger.state("r").draws == 0
+
+
+def test_a_lock_is_let_go_over_a_link_on_which_nothing_arrives_any_more(
+    postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 0.5)
+    with link_to(postgres.port) as link:
+        ledger = create_ledger(f"postgresql://{OWNER}:{PASSWORD}@127.0.0.1:{link.own_port}/{database_of(url)}")
+        with ledger.lock("r"):
+            link.still = True
+        link.mend()
 
 
 def test_a_run_before_its_draw_waits_for_a_server_that_starts_again(own: PostgresServer) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -283,9 +284,15 @@ def _acquire(connection: Connection, release: str, key: int) -> tuple[int, datet
 
 
 def _let_go(connection: Connection, key: int) -> None:
-    """Give the lock back and close: a server may notice the end of a session after the next run asked for the lock."""
-    with suppress(exc.DBAPIError):  # a session that was lost holds nothing
-        connection.execute(select(func.pg_advisory_unlock(key)))
+    """Give the lock back and close: a server may notice the end of a session after the next run asked for the lock.
+
+    An answer is waited for as long as for a connection: over a dead link none ever comes.
+    """
+    driver: Any = connection.connection.dbapi_connection
+    with suppress(driver.OperationalError):  # a session that was lost holds nothing
+        driver.pgconn.send_query(f"SELECT pg_advisory_unlock({key})".encode())
+        wait([driver.pgconn.socket], CONNECT_SECONDS)
+    connection.invalidate()
     connection.close()
 
 
