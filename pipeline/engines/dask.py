@@ -105,10 +105,15 @@ class Cluster:
         if self._client is None:
             from distributed import Client  # noqa: PLC0415 — a second of imports that threads do not need
 
+            class Bounded(Client):
+                def start(self, **options: Any) -> None:  # Dask's own limit leaves out the first words of a talk
+                    super().start(callback_timeout=ANSWER_SECONDS, **options)  # type: ignore[no-untyped-call]
+
+            bounded: Any = Bounded
             # A lost connection ends in a line of ours; it would have lines of its own besides.
             logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
             try:
-                self._client = Client(self.scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
+                self._client = bounded(self.scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
             except OSError:
                 own = ", or it does not take this certificate" if self.scheduler.startswith("tls://") else ""
                 raise PrdpError(f"{arg('scheduler', self.scheduler)}: no Dask scheduler answers there{own}") from None

@@ -99,6 +99,14 @@ def test_a_scheduler_that_stands_still_or_is_killed_ends_in_a_line(tmp_path: Pat
                 result.result(PATIENCE)
 
 
+def test_a_scheduler_that_stands_still_from_the_start_ends_in_a_line(tmp_path: Path) -> None:
+    """Dask's own time limit ends where a connection begins to say who it is."""
+    with dask_processes(tmp_path, 0) as cluster, opened(cluster, ANSWER_SECONDS=1) as engine:
+        os.kill(cluster.scheduler.pid, signal.SIGSTOP)
+        with pytest.raises(PrdpError, match="no Dask scheduler answers there"):
+            engine.each(nap, [0.0])
+
+
 def test_a_worker_that_has_just_died_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over TLS, and with workers that are asked for their settings as beyond this machine."""
     settings = with_tls(tmp_path)
