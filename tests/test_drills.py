@@ -1,13 +1,19 @@
 """Drills run in parts, and say what did not pass on these files."""
 
 import json
+import signal
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import drills
 from tests.faults.__main__ import meant
+from tests.faults.shared import WORKERS, Lent
 from tests.faults.table import FAULTS
+from tests.support.dask_cluster import dask_processes
+from tests.support.spark import standalone
 
 PARTS = {"one": ("-c", "print('1 passed')"), "two": ("-c", "raise SystemExit('1 failed')")}
 
@@ -39,6 +45,29 @@ def test_a_part_does_the_faults_that_it_names_and_no_others() -> None:
     assert sorted(done) == sorted(fault.name for fault in FAULTS)
     assert meant("at sums", "driver killed, at sums, dask cluster")  # a pattern that is no name
     assert not meant("driver killed, at sums, dask", "driver killed, at sums, dask cluster")
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("started", [dask_processes, standalone])
+def test_a_cluster_is_lent_whole_whatever_was_done_to_it(started: Any, tmp_path: Path) -> None:
+    with started(tmp_path, WORKERS) as cluster:
+        leader, lent = getattr(cluster, "scheduler", None) or cluster.master, Lent(cluster, tmp_path, {}, ExitStack())
+        assert lent.mended()
+        assert not cluster.whole(WORKERS + 1)
+        frozen = leader if started is standalone else cluster.workers[0]
+        frozen.send_signal(signal.SIGSTOP)
+        assert not cluster.whole(WORKERS)
+        assert lent.mended()
+        for lost in cluster.workers[:1], list(cluster.workers):
+            for worker in lost:
+                worker.kill()
+                worker.wait()
+            assert not cluster.whole(WORKERS)
+            assert lent.mended()
+        leader.kill()
+        leader.wait()
+        assert not cluster.whole(WORKERS)
+        assert lent.mended() == hasattr(cluster, "master")  # Dask's workers end with their scheduler
 
 
 def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(

@@ -192,7 +192,7 @@ def test_a_worker_that_is_cut_off_in_the_noise(tmp_path: Path) -> None:
             hosts[1].mend()
             done = known_key_release(cluster, hosts[0], plan, folder)
         assert done.returncode == 0, done.stderr[-3000:]
-        log = (tmp_path / "master.log").read_text()
+        log = (tmp_path / "master-0.log").read_text()
         assert "heartbeat" in log or "disassociated" in log or "Removing worker" in log
     state = place.state()
     assert state.status == "settled"

@@ -14,18 +14,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from tests.faults.judge import Seen, differences, expected, leaks, look, staged
 from tests.faults.scene import HOSTS, LOCALHOST, Scene, opened
+from tests.faults.shared import Shared, others
 from tests.faults.table import FAULTS, Fault
-from tests.support.postgres import PostgresServer
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 APART = "PRDP_FAULTS_APART"  # set in the process that has mounts of its own
 WAIT = 20.0  # seconds for the processes of a killed driver to end
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of each Spark: a fifth less of its processor's time
 WIDTH = 120  # characters of a line that the table repeats
 
 
@@ -46,6 +46,7 @@ def main() -> int:
         return 0
     for number in ENDING:
         signal.signal(number, end)
+    os.environ["JAVA_TOOL_OPTIONS"] = JAVA
     try:
         apart()
         rows = all_done(wanted, asked.keep)
@@ -73,9 +74,10 @@ def all_done(wanted: list[Fault], keep: Path | None) -> list["Row"]:
     began, rows = time.monotonic(), []
     with ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="prdp-faults-")))
-        server = shared_server(stack)
+        shared = Shared(folder, stack)
+        stack.callback(shared.end_all)
         for number, fault in enumerate(wanted):
-            rows.append(row(fault, folder / f"{number:03}", server))
+            rows.append(row(fault, folder / f"{number:03}", shared))
             print(f"[{time.monotonic() - began:6.0f} s] {rows[-1][0]:9} {fault.name}", flush=True)
             for line in rows[-1][3]:
                 print(f"             {line}", flush=True)
@@ -96,35 +98,25 @@ def apart() -> None:
         os.execvpe("unshare", ["unshare", "--mount", *again], os.environ | {APART: "1"})
 
 
-def shared_server(stack: ExitStack) -> Callable[[], PostgresServer]:
-    """Return what gives the one server of PostgreSQL that the scenes share, started when it is first asked for."""
-    started: list[PostgresServer] = []
-
-    def server() -> PostgresServer:
-        if not started:
-            started.append(PostgresServer(max_connections="30"))
-            stack.callback(started[0].stop)
-        return started[0]
-
-    return server
-
-
 Row = tuple[str, str, str, list[str]]
 
 
-def row(fault: Fault, folder: Path, server: Callable[[], PostgresServer]) -> Row:
+def row(fault: Fault, folder: Path, shared: Shared) -> Row:
     """Do one fault; return the verdict, what was expected, what was seen, and the differences."""
     lacking = fault.lacking(APART in os.environ)
     if lacking:
         return "skipped", expected(fault), lacking, []
     folder.mkdir(parents=True)
     try:
-        with opened(fault, folder, server) as scene:
+        with opened(fault, folder, shared) as scene:
             seen = done(fault, scene)
     except Exception as error:  # of the drill itself: it is told, and the next fault is done
+        shared.end(fault.engine, keep=True)
         return "DIFFERENT", expected(fault), "", [f"the drill failed: {type(error).__name__}: {error}"]
     wrong = differences(fault, seen)
-    if not wrong:
+    if wrong:
+        shared.end(fault.engine, keep=True)
+    else:
         shutil.rmtree(folder)
     return "DIFFERENT" if wrong else "as told", expected(fault), seen.told, wrong
 
@@ -141,12 +133,12 @@ def done(fault: Fault, scene: Scene) -> Seen:
     again = scene.ended()
     last = look(scene.place, scene.ledger())
     left: list[int] = []
-    if scene.cluster is None:
+    if fault.engine != "airflow":
         deadline = time.monotonic() + WAIT
-        while (left := scene.others()) and time.monotonic() < deadline:
+        while (left := others(scene.cues)) and time.monotonic() < deadline:
             time.sleep(0.2)
-    meanwhile = tuple(scene.meanwhile)
-    return Seen(met, ended, after, again, last, meanwhile, staged(scene), leaks(scene.folder), tuple(left))
+    meanwhile, told = tuple(scene.meanwhile), [leak for at in (scene.folder, scene.own) if at for leak in leaks(at)]
+    return Seen(met, ended, after, again, last, meanwhile, staged(scene), tuple(told), tuple(left))
 
 
 def table(faults: list[Fault], rows: list[Row]) -> str:

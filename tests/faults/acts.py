@@ -13,7 +13,8 @@ from threading import Timer
 
 import psycopg
 
-from tests.faults.scene import HOSTS, LOCALHOST, Scene, ends, start_cluster
+from tests.faults.scene import HOSTS, LOCALHOST, Scene
+from tests.faults.shared import ends
 from tests.support.airflow import processes_with
 from tests.support.spark import descendants
 
@@ -83,11 +84,10 @@ def scheduler_killed(scene: Scene) -> Iterator[None]:
 
 
 def leader_killed(scene: Scene) -> Iterator[None]:
-    """Kill Dask's scheduler or Spark's master; another cluster is there before the next run."""
+    """Kill Dask's scheduler or Spark's master; before the next run the cluster is mended, or another is there."""
     os.kill(leader(scene), signal.SIGKILL)
     yield
-    scene.path("logs/again").mkdir()
-    start_cluster(scene, scene.path("logs/again"))
+    scene.borrow()
 
 
 def workers_killed(scene: Scene) -> Iterator[None]:
@@ -96,7 +96,7 @@ def workers_killed(scene: Scene) -> Iterator[None]:
         for pid in (worker.pid, *descendants(worker.pid)):
             os.kill(pid, signal.SIGKILL)
     yield
-    scene.cluster.start_worker()
+    scene.borrow()
 
 
 def paused(who: Who, seconds: float = 6) -> Act:

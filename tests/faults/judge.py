@@ -1,6 +1,7 @@
 """What is left after a fault, and after the next run, and whether that is one release or none, with a right ledger."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,8 +94,9 @@ def leaks(folder: Path, canaries: Sequence[str] = CANARIES) -> tuple[str, ...]:
     for path in sorted(folder.rglob("*")):
         if not path.is_file() or path.is_symlink() or "microdata" in path.parts or path.name == "kept":
             continue
-        text = path.read_bytes().decode("latin-1")
-        told += [f"{canary} in {path.relative_to(folder)}" for canary in found(text, canaries)]
+        with suppress(FileNotFoundError):  # a cluster goes on at its work
+            text = path.read_bytes().decode("latin-1")
+            told += [f"{canary} in {path.relative_to(folder)}" for canary in found(text, canaries)]
     return tuple(told)
 
 

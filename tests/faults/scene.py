@@ -1,11 +1,10 @@
 """One fault's scene: a world with canaries, a ledger, places and an engine, in which the very command is run."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.ledger.store import Ledger, create_ledger
+from tests.faults.shared import PATH, Shared, end_others
 from tests.support.link import link_to
 from tests.support.patience import PATIENCE
 from tests.support.postgres import OWNER, PASSWORD, PostgresServer
@@ -26,16 +26,10 @@ from tests.support.world import records, write_world
 if TYPE_CHECKING:
     from tests.faults.table import Fault
 
-ROOT = Path(__file__).parents[2]
-PATH = f"{Path(__file__).parent / 'path'}:{ROOT}"
 RELEASE = "small-release"
 PAYROLL = 777_123_456_789
 CANARIES = ("CANARY-ID", "CANARY-NAME", str(PAYROLL), f"{PAYROLL:,}", PASSWORD, "canary-secret-key")
 HOSTS, LOCALHOST = Path("/etc/hosts"), "127.0.0.1 localhost"
-SPARK = """spark.network.timeout 60s
-spark.executor.heartbeatInterval 10s
-spark.network.timeoutInterval 20s
-"""
 LONGEST = PATIENCE  # seconds; a run that takes longer hangs
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
@@ -56,8 +50,10 @@ class Scene:
     fault: "Fault"
     folder: Path
     stack: ExitStack
+    shared: Shared
     driver: Any = field(init=False)
     cluster: Any = None
+    own: Path | None = None  # where the cluster's files lie
     server: Any = None  # of PostgreSQL
     database: str = ""
     link: Any = None
@@ -70,6 +66,11 @@ class Scene:
     @property
     def cues(self) -> Path:
         return self.folder / "cues"
+
+    def borrow(self) -> None:
+        """Have the engine's cluster, whole."""
+        lent = self.shared.cluster(self.fault.engine, self.fault.settings, self.cues)
+        self.cluster, self.own = lent.cluster, lent.folder
 
     def path(self, name: str) -> Path:
         """The scene's own folder: staging, out, state (of the ledger), tmp, world or logs."""
@@ -189,23 +190,6 @@ class Scene:
         (self.cues / "wanted").write_text("")
         self.meanwhile.append(self.command(*self.words).wait(LONGEST))
 
-    def others(self) -> list[int]:
-        """Processes of the scene, beside those of a cluster, that are still there."""
-        mark, found = f"FAULT_CUES={self.cues}".encode(), []
-        for at in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in (at / "environ").read_bytes() and int(at.name) != os.getpid():
-                    found.append(int(at.name))
-            except OSError:
-                continue
-        return found
-
-    def end_others(self) -> None:
-        """Kill them, and wait until they are gone."""
-        while others := self.others():
-            ends(*others)
-            time.sleep(0.02)
-
 
 def with_canaries(count: int) -> pa.Table:
     """Records of which each id, each name and one payroll must never be told."""
@@ -216,17 +200,9 @@ def with_canaries(count: int) -> pa.Table:
     return table.append_column("name", pa.array([f"CANARY-NAME-{i}" for i in range(count)]))
 
 
-def ends(*processes: int) -> None:
-    for pid in processes:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
 @contextmanager
-def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) -> Iterator[Scene]:
-    """Yield a scene, with all that the fault needs started; all of it is ended afterwards."""
+def opened(fault: "Fault", folder: Path, shared: Shared) -> Iterator[Scene]:
+    """Yield a scene, with all that the fault needs started; all of it but what is shared is ended afterwards."""
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         for name in ("cues", "logs", "tmp", "out", "staging", "state"):
@@ -236,8 +212,10 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
             stack.callback(subprocess.run, ["umount", "-l", folder / name], check=True)
         (folder / "clock").write_text("+0")
         (folder / "cues" / "wanted").write_text("")
-        scene = Scene(fault, folder, stack)
-        stack.callback(scene.end_others)
+        scene = Scene(fault, folder, stack, shared)
+        stack.callback(end_others, scene.cues)
+        if fault.names:
+            stack.callback(HOSTS.write_text, HOSTS.read_text())
         for name, value in fault.settings.items():
             patch.setenv(name, value)
         if fault.store:
@@ -246,17 +224,22 @@ def opened(fault: "Fault", folder: Path, servers: Callable[[], PostgresServer]) 
             if fault.store != "127.0.0.1":
                 scene.store = replace(scene.store, address=scene.store.address.replace("127.0.0.1", fault.store))
         if fault.ledger != "file":
-            scene.server = servers() if fault.ledger == "server" else stack.enter_context(_stopped(PostgresServer()))
+            scene.server = (
+                shared.server() if fault.ledger == "server" else stack.enter_context(_stopped(PostgresServer()))
+            )
             scene.database = scene.server.database()
         if fault.ledger == "standby":
             scene.standby = stack.enter_context(_stopped(scene.server.standby()))
             synchronous = "ALTER SYSTEM SET synchronous_standby_names = '*'"
             scene.server.execute("postgres", synchronous, "SELECT pg_reload_conf()")
-        start_cluster(scene, scene.path("logs"))
+        if fault.engine.endswith("cluster"):
+            scene.borrow()
         if fault.link:
             port = scene.server.port if fault.link == "server" else scene.port_of_leader
             scene.link = stack.enter_context(link_to(port))
         scene.ledger()
+        if fault.engine == "airflow":
+            scene.cluster = start_airflow(scene)
         yield scene
         if scene.driver.poll() is None:
             scene.driver.kill()
@@ -310,27 +293,12 @@ def _stopped(server: PostgresServer) -> Iterator[PostgresServer]:
         server.stop()
 
 
-def start_cluster(scene: Scene, logs: Path) -> None:
-    """Start the engine's cluster, if it has one, in place of any that was there; its files lie in `logs`."""
-    with pytest.MonkeyPatch.context() as patch:  # for workers, and not for servers
+def start_airflow(scene: Scene) -> Any:
+    """Start an Airflow of the scene's own."""
+    from tests.support.airflow import standalone
+
+    places = {name: str(scene.path(name)) for name in ("out", "staging")}
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAULT_CUES", str(scene.cues))
-        _start_cluster(scene, logs)
-
-
-def _start_cluster(scene: Scene, logs: Path) -> None:
-    if scene.fault.engine == "dask cluster":
-        from tests.support.dask_cluster import dask_processes
-
-        scene.cluster = scene.stack.enter_context(dask_processes(logs, scene.fault.workers, path=PATH))
-    elif scene.fault.engine == "spark cluster":
-        from tests.support.spark import standalone
-
-        cluster = standalone(logs, scene.fault.workers, SPARK, workers_path=PATH)
-        scene.cluster = scene.stack.enter_context(cluster)
-    elif scene.fault.engine == "airflow":
-        from tests.support.airflow import standalone as airflow
-
-        scene.ledger()
-        places = {name: str(scene.path(name)) for name in ("out", "staging")}
-        started = airflow(scene.folder, home=PATH, plans=str(scene.path("world")), **places)
-        scene.cluster = scene.stack.enter_context(started)
+        started = standalone(scene.folder, home=PATH, plans=str(scene.path("world")), **places)
+        return scene.stack.enter_context(started)

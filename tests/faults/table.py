@@ -46,7 +46,6 @@ class Fault:
     clock: bool = False
     names: bool = False
     memory: bool = False
-    workers: int = 2
 
     @property
     def name(self) -> str:
@@ -87,7 +86,7 @@ KILLS = [
 SPARK, STANDALONE, CLUSTER = {"engine": "spark"}, {"engine": "spark cluster"}, {"engine": "dask cluster"}
 UNDRAWN = {"code": 1, "state": "reserved"}
 INTERRUPTED = {"code": 1, "line": "interrupted: release small-release is"}
-AGAIN = {"settings": {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s"}}
+AGAIN = {"settings": {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "20s"}}
 DRIVERS = [
     *over("sums", "driver killed", killed, **SPARK, **KILLED, **RESERVED),
     *over("noise", "driver killed", killed, **SPARK, **KILLED, **DRAWN),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 
 from tests.support.patience import PATIENCE
 from tests.support.tls import certificates
@@ -45,8 +46,29 @@ class Processes:
     def start_worker(self) -> None:
         """Start a worker, which may take seconds to arrive."""
         options = ["--no-nanny", "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"]
-        log = self.folder / f"worker-{len(self.workers)}.log"
+        log = self.folder / f"worker-{len(list(self.folder.glob('worker-*.log')))}.log"
         self.workers.append(self.stack.enter_context(_dask(self.environment, log, "worker", self.address, *options)))
+
+    def whole(self, workers: int) -> bool:
+        """Return whether the scheduler knows the workers that are there alone, and each of them does a task."""
+        try:
+            with Client(self.address, timeout=10, set_as_default=False) as client:
+                known = list(client.scheduler_info(n_workers=-1)["workers"])
+                at_work = any(client.processing().values()) or client.who_has()
+                asked = [client.submit(os.getpid, workers=[each], pure=False) for each in known]
+                pids = {each.result(timeout=10) for each in asked}
+        except Exception:  # of many kinds, as a scheduler or a worker may be gone, or stand still
+            return False
+        return not at_work and pids == {each.pid for each in self.workers} and len(pids) == workers
+
+    def mend(self, workers: int) -> bool:
+        """Have all go on that were stopped, start workers for those that ended; False where the scheduler did."""
+        self.workers[:] = [worker for worker in self.workers if worker.poll() is None]
+        for process in (self.scheduler, *self.workers):
+            process.send_signal(signal.SIGCONT)
+        while len(self.workers) < workers and self.scheduler.poll() is None:
+            self.start_worker()
+        return self.scheduler.poll() is None
 
 
 @contextmanager

@@ -1,14 +1,16 @@
 """Spark for tests: an engine with a session in this process, and real clusters on loopback."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -72,15 +74,42 @@ def local_engine() -> Iterator[SparkEngine]:
         end_java()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
-    """A standalone master and its workers, each a process of its own on loopback."""
+    """A standalone master and its workers, each a process of its own on loopback, whose files lie in `folder`."""
 
-    url: str
+    folder: Path
+    hosts: Sequence[Host]  # of the master, and of the workers in turn
     environment: dict[str, str]
-    workers: list[subprocess.Popen[bytes]]
-    master: subprocess.Popen[bytes]
-    start_worker: Callable[[], None]
+    workers_path: str
+    url: str = ""
+    page: str = ""  # of the master, which says what it knows
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    master: subprocess.Popen[bytes] = field(init=False)
+
+    def start_master(self) -> None:
+        """Start a master, at the address of the one before."""
+        log = self._start("master.Master", self.hosts[0], "--port", self.url.rpartition(":")[2] or "0")
+        self.master = self.started[-1]
+        self.page = wait_for(log, r"MasterWebUI to \S+, and started at (\S+)")
+        self.url = wait_for(log, r"Starting Spark master at (spark://\S+)")
+
+    def start_worker(self) -> Path:
+        """Start a worker of one core, which may take seconds to arrive; return its log."""
+        host = self.hosts[1 + len(self.workers) % (len(self.hosts) - 1)]
+        log = self._start("worker.Worker", host, "--cores", "1", "--memory", "1g", self.url)
+        self.workers.append(self.started[-1])
+        return log
+
+    def _start(self, kind: str, host: Host, *arguments: str) -> Path:
+        log = self.folder / f"{kind.partition('.')[0]}-{len(self.started)}.log"
+        own = self.environment | {"SPARK_LOCAL_IP": host.address, "PYTHONPATH": self.workers_path}
+        spark = f"{self.environment['SPARK_HOME']}/bin/spark-class"
+        words = [*host.command, spark, f"org.apache.spark.deploy.{kind}", "--host", host.address, "--webui-port", "0"]
+        with log.open("wb") as out:
+            self.started.append(subprocess.Popen([*words, *arguments], env=own, stdout=out, stderr=out))
+        return log
 
     def kill_a_worker(self) -> None:
         """SIGKILL a worker, its executors and their Python processes."""
@@ -88,6 +117,31 @@ class Cluster:
         for pid in [worker.pid, *descendants(worker.pid)]:
             os.kill(pid, signal.SIGKILL)
         worker.wait()
+
+    def whole(self, workers: int) -> bool:
+        """Return whether the master knows as many workers as are there, all of them free, and no application."""
+        try:
+            with urllib.request.urlopen(f"{self.page}/json/", timeout=10) as answer:
+                known = json.load(answer)
+        except OSError:
+            return False
+        alive = [worker for worker in known["workers"] if worker["state"] == "ALIVE"]
+        free = not known["activeapps"] and not any(worker["coresused"] for worker in alive)
+        executors = any(descendants(worker.pid) for worker in self.workers)
+        return free and not executors and len(alive) == len(self.workers) == workers
+
+    def mend(self, workers: int) -> bool:
+        """Have all go on that were stopped, and start what has ended; True, as all can be mended."""
+        if self.master.poll() is not None:
+            self.start_master()
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        for process in (self.master, *self.workers):
+            for pid in (process.pid, *descendants(process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        while len(self.workers) < workers:
+            self.start_worker()
+        return True
 
 
 @contextmanager
@@ -105,11 +159,10 @@ def standalone(
     """
     (folder / "conf").mkdir()
     (folder / "conf" / "spark-defaults.conf").write_text(settings)
-    home = Path(pyspark.__file__).parent
     places = hosts or [Host(f"127.0.0.{max(i, 1)}") for i in range(workers + 1)]
     environment = os.environ | {
         "JAVA_HOME": str(java_home(os.environ, folder)),
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": places[0].address,
         "SPARK_WORKER_DIR": str(folder / "work"),
@@ -117,30 +170,14 @@ def standalone(
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
     }
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, kind: str, host: Host, *arguments: str) -> Path:
-        log = folder / f"{name}.log"
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host.address]
-        own = environment | {"SPARK_LOCAL_IP": host.address, "PYTHONPATH": workers_path}
-        with log.open("wb") as out:
-            started.append(subprocess.Popen([*host.command, *command, *arguments], env=own, stdout=out, stderr=out))
-        return log
-
-    def start_worker(host: Host) -> None:
-        name = f"worker-{len(started)}"
-        start(name, "worker.Worker", host, "--cores", "1", "--memory", "1g", "--webui-port", "0", url)
-
+    cluster = Cluster(folder, places, environment, workers_path)
     try:
-        log = start("master", "master.Master", places[0], "--port", "0", "--webui-port", "0")
-        url = wait_for(log, r"Starting Spark master at (spark://\S+)")
-        for host in places[1 : workers + 1]:
-            start_worker(host)
-        for i in range(workers):
-            wait_for(folder / f"worker-{i + 1}.log", "(Successfully registered with master)")
-        yield Cluster(url, environment, started[1:], started[0], lambda: start_worker(places[-1]))
+        cluster.start_master()
+        for log in [cluster.start_worker() for _ in range(workers)]:
+            wait_for(log, "(Successfully registered with master)")
+        yield cluster
     finally:
-        for process in started:
+        for process in cluster.started:
             if process.poll() is None:
                 process.terminate()
                 process.wait(PATIENCE)

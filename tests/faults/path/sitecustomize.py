@@ -1,7 +1,8 @@
 """On the Python path of every process of a drill: one of them stops at a cue, until the drill has done its fault.
 
-FAULT_CUES names a folder, and the file `wanted` in it the cue: a stage of a release that begins ("scan"), or a task at
-work ("sums", "noise"). The first process that gets there leaves its number in `met`, and waits for the file `go`.
+FAULT_CUES names a folder (for clusters a link, which leads to the folder of the row), and the file `wanted` in it the
+cue: a stage of a release that begins ("scan"), or a task at work ("sums", "noise"). The first process that gets there
+leaves its number in `met`, and waits for the file `go`.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 
 def stop_at(cue: str) -> None:
-    folder = Path(os.environ["FAULT_CUES"])
+    folder = Path(os.environ["FAULT_CUES"]).resolve()
     wanted, mine = folder / "wanted", folder / f"met-{os.getpid()}"
     if not cue or not wanted.exists() or wanted.read_text() != cue or (folder / "met").exists():
         return
@@ -24,7 +25,7 @@ def stop_at(cue: str) -> None:
         os.link(mine, folder / "met")
     except FileExistsError:
         return  # another process was first
-    while not (folder / "go").exists():
+    while folder.exists() and not (folder / "go").exists():
         select.select([], [], [], 0.02)  # not time.sleep, which fails where libfaketime has moved the clock
     if (folder / "hungry").exists():
         b"needs memory" * 2**23
@@ -54,10 +55,15 @@ def in_spark_tasks(module: Any) -> None:
     module.SumRecords.rows = stopping(module.SumRecords.rows, lambda *_: "sums")
 
 
+def in_session(module: Any) -> None:
+    module.FIRST_SECONDS = 900  # on a busy machine an executor takes minutes to come, which is no fault of a row
+
+
 HOOKS = {
     "pipeline.base.log": in_log,
     "pipeline.engines.tasks": in_tasks,
     "pipeline.engines.spark_tasks": in_spark_tasks,
+    "pipeline.engines.spark_session": in_session,
 }
 
 
