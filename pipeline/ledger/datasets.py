@@ -16,12 +16,11 @@ from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES
 from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
 from pipeline.ledger.fold import ReleaseState
-from pipeline.ledger.reservation import Difference, Reservation
+from pipeline.ledger.reservation import RECORD_RULES, Difference, Reservation
 from udfs.numbers.exact import as_json
 
 INIT, CORRECT, RAISE = "init", "correct", "raise"
 REFUSALS = 10  # of releases of a dataset, or family, because of its records, where no officer states another number
-RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/datasets.py
 WHAT_A_RECORD_IS = ("unit", "record", *RECORD_RULES)
 OF_OFFICERS = "the budget's file"  # where officers state what they register
 

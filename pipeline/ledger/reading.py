@@ -4,8 +4,8 @@ Of a release officers are shown its state, its attempts and its acts (`History`)
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -38,7 +38,7 @@ from pipeline.ledger.entries import (
 )
 from pipeline.ledger.fold import ReleaseState, state_of, states_of, step
 from pipeline.ledger.microdata_rules import known_as, refusals_of
-from pipeline.ledger.summaries import Row, Summaries, Summary, what_is_kept
+from pipeline.ledger.summaries import Kept, Row, Summaries, Summary, what_is_kept
 
 _UNCHANGING = ("settled", "rejected", "withdrawn")
 
@@ -101,8 +101,8 @@ def require_true(connection: Connection) -> None:
 
 def _only(content: str, text: str) -> str:
     data, kept = json.loads(content), json.loads(text)
-    for row, known in zip(data["rows"], kept["rows"], strict=False):
-        row[-1] = [None if one is None else loss for loss, one in zip(row[-1], known[-1], strict=False)]
+    for policy, known in zip(data["policies"], kept["policies"], strict=False):
+        policy[1] = [None if one is None else loss for loss, one in zip(policy[1], known[1], strict=False)]
     return canonical_json(data)
 
 
@@ -121,6 +121,7 @@ class ReadLedger:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._known: Kept | None = None  # summaries that were computed here; the chain says whether they are still true
 
     def _read(self, question: Callable[[Connection], Answer]) -> Answer:
         with self._reading() as connection:
@@ -215,21 +216,47 @@ class ReadLedger:
 
         return self._read(read)
 
+    @contextmanager
+    def summaries(self) -> Iterator[Summaries]:
+        """Yield what is known of all releases, in one state of the ledger; what it takes long to compute is kept here.
+
+        Once the block has ended, its states in brief evaluate nothing more.
+        """
+        with self._reading() as connection:
+            summaries = Summaries(connection, self._known)
+            yield summaries
+            if not summaries.vouched:
+                self._known = summaries.current()
+
     def overview(self) -> tuple[list[tuple[str, Row]], list[Account]]:
         """Return all releases in brief with their datasets, in order, and the accounts of datasets and families."""
-        with self._reading() as connection:
-            summaries = Summaries(connection)
+        with self.summaries() as summaries:
             return summaries.rows(), accounts(summaries.budgets, summaries.states())
 
     def sources(self) -> set[tuple[str, str | None]]:
         """Return each dataset of which a release is charged, with where the microdata of one lay."""
-        with self._reading() as connection:
-            charged = (state for state in Summaries(connection).states() if state.charges > 0)
+        with self.summaries() as summaries:
+            charged = (state for state in summaries.states() if state.charges > 0)
             return {(state.dataset, state.reservation.get("source")) for state in charged}
+
+    def places(self) -> list[str]:
+        """Return the outputs and staging roots that releases name, as the ledger names them."""
+        with self.summaries() as summaries:
+            states = summaries.states()
+            named = [
+                name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)
+            ]
+            return [name for name in dict.fromkeys(named) if name is not None]
+
+    def counted(self, dataset: str) -> list[str]:
+        """Return the releases of a dataset of which something counts against a budget."""
+        with self.summaries() as summaries:
+            return [state.release for state in summaries.charged([dataset])]
 
     def refusals(self) -> dict[str, int]:
         """Return how many releases were refused because of their records, by dataset and by family."""
-        return self._read(lambda connection: refusals_of(Summaries(connection)))
+        with self.summaries() as summaries:
+            return refusals_of(summaries)
 
     def required(self) -> Required | None:
         """Return the approvals that releases take which are reserved now; None: one, of those that are held."""

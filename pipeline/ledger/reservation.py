@@ -11,13 +11,15 @@ import numpy as np
 
 from pipeline.accounting.accountant import NAME, Certified, Charged, LeftOutTest, left_out_test_alone
 from pipeline.accounting.convert import ORDERS
-from pipeline.accounting.policy import PolicySum
+from pipeline.accounting.policy import PolicySum, measures_of
 from pipeline.accounting.references import Limit, Reference
+from pipeline.base.canonical import digest
 from pipeline.base.errors import StateError
 from pipeline.ledger.fold import ReleaseState
 from udfs.numbers.exact import exact, up_decimal
 
 VERSION = 1  # of the form in which policies and bounds are kept
+RECORD_RULES = ("duplicates", "bad_records")  # facts that older ledgers lack: see pipeline/ledger/datasets.py
 LARGEST = Fraction(sys.float_info.max)  # what is lost beyond it is in no limit's reach
 
 LeastLoss = Callable[[Reference], float]  # what several records lose in a placement that the domain allows
@@ -121,6 +123,20 @@ class Origin(NamedTuple):
     def of(cls, reservation: Mapping[str, Any]) -> "Origin":
         """Return what the facts of a reservation say."""
         return cls(reservation.get("source"), reservation.get("plan", {}).get("dataset", {}).get("family"))
+
+
+def in_brief(reservation: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what other releases need of the facts of a reservation, but its policy; many say the same."""
+    kept = ("dataset_facts", "limits", "synthetic", "source", "out", "staging")
+    rules = reservation.get("plan", {}).get("dataset", {})
+    plan = {"dataset": {key: rules[key] for key in (*RECORD_RULES, "family") if key in rules}}
+    known = {key: reservation[key] for key in kept if key in reservation}
+    return known | {"plan": plan, "measures": sorted(measures_of(reservation["policy"]))}
+
+
+def cost_digest(reservation: Mapping[str, Any]) -> str:
+    """Return the digest of all that says what one charge costs: the policy, its cells, the certified bounds."""
+    return digest([reservation.get(key) for key in ("policy", "cells", "certified")])
 
 
 def limits_of(state: ReleaseState) -> tuple[Limit, ...]:

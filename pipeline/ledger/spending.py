@@ -1,12 +1,12 @@
 """What a dataset's or family's releases cost a reference: by year, in all, and what its limits leave."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from pipeline.accounting.accountant import Charged, tightest, total
+from pipeline.accounting.accountant import Charged, Counted, tightest, total
 from pipeline.accounting.convert import DELTA, interpretation
 from pipeline.accounting.interpretation import interpretation_text
 from pipeline.accounting.references import Limit, Names, Reference, UnknownName, typed_reference
@@ -17,6 +17,7 @@ from pipeline.ledger.entries import unknown
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import charged, tests_of
 from pipeline.ledger.store import Ledger
+from pipeline.ledger.summaries import Brief
 from pipeline.plan.model import owner_of
 from udfs.numbers.exact import as_json, bound_text, down_text, up_float
 
@@ -90,13 +91,13 @@ class Spending:
     @property
     def total(self) -> Fraction:
         """The accumulated loss."""
-        return sum((loss for _, loss in self.spent), Fraction(0))
+        return total(loss for _, loss in self.spent)
 
     @property
     def epsilon(self) -> Fraction | None:
         """The accumulated pure loss; None where a release has none."""
         known = [loss for loss in self.pure if loss is not None]
-        return sum(known, Fraction(0)) if len(known) == len(self.pure) else None
+        return total(known) if len(known) == len(self.pure) else None
 
     @property
     def means(self) -> dict[str, Any] | None:
@@ -148,7 +149,7 @@ class Spending:
             "assumed": {name: as_json(value) for name, value in self.assumed.items()},
             "spent": up_float(self.total),
             "epsilon": _up(self.epsilon),
-            "left_out_tests": up_float(sum(self.tests, Fraction(0))),
+            "left_out_tests": up_float(total(self.tests)),
             "years": self._years,
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}
@@ -199,8 +200,14 @@ def spendings(ledger: Ledger, text: str, dataset: str | None = None) -> list[Spe
     A measure that it does not name, and a limit does, has the value of the smallest limit that covers it. Raises
     StateError where the dataset, or a measure of it, is unknown, PlanError where the reference names too few.
     """
-    budgets = ledger.budgets()
-    of_all = ledger.states()
+    with ledger.summaries() as summaries:
+        return spendings_of(summaries.budgets, summaries.states(), text, dataset)
+
+
+def spendings_of(
+    budgets: Mapping[str, Budget], of_all: Sequence[ReleaseState], text: str, dataset: str | None = None
+) -> list[Spending]:
+    """Return the same of the states of all releases: what those in brief share is evaluated once."""
     states = [state for state in of_all if state.counts]
     known = dict.fromkeys([*(b.name for b in budgets.values() if b.kind == "dataset"), *(s.dataset for s in states)])
     refunded = {state.dataset for state in of_all} - known.keys()
@@ -224,6 +231,7 @@ class _Books:
     budgets: Mapping[str, Budget]
     kin: Mapping[str, Budget]  # also the datasets that releases joined to a family
     states: Sequence[ReleaseState]  # that are charged
+    families: dict[tuple[str, Reference], Spending] = field(default_factory=dict)  # that were added up already
 
     def datasets(self, name: str) -> set[str]:
         return set(members(self.kin, name)) if self.is_family(name) else {name}
@@ -295,17 +303,24 @@ def _spending(books: _Books, name: str, asked: Reference) -> Spending:
     if family is not None:
         limits += [(limit, of_kin) for limit in books.budgets[family].stated]
         fixed += fixed_in_advance(books.budgets[family], of_kin)
-    costs = {state.release: charged(state, state.charges) for state in (*mine, *of_kin)}
-    releases = [costs[state.release] for state in mine]
-    reference, assumed = _completed(asked, [limit for limit, _ in limits], list(costs.values()))
+    costs = {state.release: _cost(state) for state in (*mine, *of_kin)}
+    distinct = {id(cost): cost for cost in costs.values()}
+    reference, assumed = _completed(asked, [limit for limit, _ in limits], list(distinct.values()))
     left = [
-        (limit, limit.rho - total(_loss(limit.at.anywhere(), costs[state.release]) for state in among), among is mine)
+        (limit, limit.rho - _lost_at(limit.at.anywhere(), among, costs), among is mine)
         for limit, among in limits
         if limit.at.covers(reference)
     ]
     limit, least, _ = min(left, key=lambda bound: bound[1], default=(None, None, False))
     promised = min((bound for bound in fixed if bound.at.covers(reference)), key=lambda bound: bound.rho, default=None)
-    spent = tuple((state, _loss(reference, release)) for state, release in zip(mine, releases, strict=True))
+    figures: dict[int, _Figures] = {}
+    for state in mine:
+        cost = costs[state.release]
+        figures[id(cost)] = figures.get(id(cost)) or _Figures.of(reference, cost)
+    of_each = [figures[id(costs[state.release])] for state in mine]
+    spent = tuple((state, each.loss) for state, each in zip(mine, of_each, strict=True))
+    if family is not None and (family, reference) not in books.families:
+        books.families[family, reference] = _spending(books, family, reference)
     return Spending(
         dataset=name,
         at=reference,
@@ -313,16 +328,41 @@ def _spending(books: _Books, name: str, asked: Reference) -> Spending:
         limit=limit,
         left=least,
         promised=promised,
-        excess=tuple({q.name: one.policy.excess_at(reference, q.name) for q in one.policy.queries} for one in releases),
-        least=tuple(release.attained_at(reference) for release in releases),
-        pure=tuple(release.pure_loss_at(reference) for release in releases),
-        tests=tuple(release.tests_loss_at(reference) for release in releases),
+        excess=tuple(each.excess for each in of_each),
+        least=tuple(each.least for each in of_each),
+        pure=tuple(each.pure for each in of_each),
+        tests=tuple(each.tests for each in of_each),
         charges=tuple(charge for pair in spent for charge in charges_of(*pair, reference)),
         limits=tuple((bound, rest) for bound, rest, own in left if own),
         assumed=assumed,
         kind="family" if books.is_family(name) else "dataset",
-        family=None if family is None else _spending(books, family, reference),
+        family=None if family is None else books.families[family, reference],
     )
+
+
+class _Figures(NamedTuple):
+    """What one release cost a reference, as a Spending has it of each."""
+
+    loss: Fraction
+    excess: dict[str, float | None]
+    least: Fraction
+    pure: Fraction | None
+    tests: Fraction
+
+    @classmethod
+    def of(cls, at: Reference, cost: Charged) -> "_Figures":
+        loss = _loss(at, cost)  # first: it says what the reference must name
+        excess = {query.name: cost.policy.excess_at(at, query.name) for query in cost.policy.queries}
+        return cls(loss, excess, cost.attained_at(at), cost.pure_loss_at(at), cost.tests_loss_at(at))
+
+
+def _cost(state: ReleaseState) -> Charged:
+    """Return what is charged for a release; releases in brief that were charged the same have the same object."""
+    return state.charged if isinstance(state, Brief) else charged(state, state.charges)
+
+
+def _lost_at(at: Reference, states: Sequence[ReleaseState], costs: Mapping[str, Charged]) -> Fraction:
+    return total(_loss(at, state if isinstance(state, Brief) else costs[state.release]) for state in states)
 
 
 def charges_of(state: ReleaseState, loss: Fraction, at: Reference) -> Iterator[Charge]:
@@ -355,7 +395,7 @@ def fixed_in_advance(budget: Budget | None, states: Sequence[ReleaseState]) -> l
     return [*registered, *of_plans(budget, [state for state in states if state.since == first])]
 
 
-def _loss(at: Reference, release: Charged) -> Fraction:
+def _loss(at: Reference, release: Counted) -> Fraction:
     missing = at.missing(release.measures)
     if missing:
         raise PlanError(f"{arg('at', at.label)}: must also name {', '.join(missing)}, which {release.release} uses")

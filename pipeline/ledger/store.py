@@ -193,12 +193,11 @@ class Ledger(ReadLedger):
 
         Raises as `reserve`; nothing is written. Another release may come first: `reserve` alone decides.
         """
-        with self._reading() as connection:
-            summaries = Summaries(connection)
+        with self.summaries() as summaries:
             state = standing(summaries, wanted, registered_only)
             if state is None:
                 require_reservable(summaries, wanted)
-                self._required(connection)
+                self._required(summaries.connection)
             return state
 
     def _required(self, connection: Connection) -> dict[str, Any]:
@@ -216,8 +215,7 @@ class Ledger(ReadLedger):
 
     def _computed(self, wanted: Reservation, registered_only: bool) -> Kept | None:
         """Return summaries that may take minutes to compute, before others wait; None where they are kept."""
-        with self._reading() as connection:
-            summaries = Summaries(connection)
+        with self.summaries() as summaries:
             if summaries.vouched or standing(summaries, wanted, registered_only) is not None:
                 return None
             require_reservable(summaries, wanted)

@@ -1,6 +1,7 @@
 """What is known of one dataset's releases: each in brief, and what references lose by it, exactly.
 
-It is a function of the chain; `Summaries` keeps it, and says when what is kept is trusted.
+It is a function of the chain; `Summaries` keeps it, and says when what is kept is trusted. Losses are kept of each
+policy once, however many releases were charged it.
 """
 
 import hashlib
@@ -9,25 +10,26 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, reduce
+from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection, delete, insert, select, true
 
-from pipeline.accounting.accountant import Counted
-from pipeline.accounting.policy import measures_of
+from pipeline.accounting.accountant import Charged, Counted
 from pipeline.accounting.references import Limit, Reference
-from pipeline.base.canonical import canonical_json, code_digest, digest
+from pipeline.base.canonical import canonical_json, code_digest
 from pipeline.base.errors import StateError
 from pipeline.ledger.database import ENTRIES, SUMMARIES
-from pipeline.ledger.datasets import RECORD_RULES, Budget, budgets_of, with_joined
+from pipeline.ledger.datasets import Budget, budgets_of, with_joined
 from pipeline.ledger.entries import FINGERPRINTS, NO_STEPS, REFUSAL_EVENTS, SUMMARY, Entry, entries, head_of, last_entry
 from pipeline.ledger.fold import ReleaseState, step
-from pipeline.ledger.reservation import Origin, charged
+from pipeline.ledger.reservation import Origin, charged, cost_digest, in_brief
 
-_KEPT = ("since", "reserved_on", "status", "approved", "draws", "charges")  # of a state, in brief
+_EMPTY = '{"refusals":[],"references":[],"about":[],"policies":[],"rows":[]}'
+_KEPT = ("since", "reserved_on", "status", "approved", "draws", "charges", "stagings")  # of a state, in brief
 MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
 MOST_BITS = 1024  # of the denominator of a loss that is kept
+AT_ONCE = 100  # releases whose entries are read together
 
 
 class Row(NamedTuple):
@@ -35,7 +37,7 @@ class Row(NamedTuple):
 
     `first`: the entry that first reserved it; `time` and `operator` of its last act; `about`: the number of what its
     reservation says, None where tests are charged by themselves, so that the chain is read; `files`: its salted
-    fingerprints; `losses`: at the summary's references, as text, None where not evaluated. The others: as ReleaseState.
+    fingerprints; `policy`: the number of what one charge costs, -1 where none is. The others: as ReleaseState.
     """
 
     first: int
@@ -49,9 +51,17 @@ class Row(NamedTuple):
     approved: bool
     draws: int
     charges: int
+    stagings: Sequence[str | None]
     about: int | None
     files: Mapping[str, Any] | None
-    losses: Sequence[str | None]
+    policy: int
+
+
+class Policy(NamedTuple):
+    """What one charge costs: a digest of policy and certified bounds; losses at references, None: not evaluated."""
+
+    digest: str
+    losses: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +79,11 @@ class Brief(ReleaseState):
         """Return what a reference, anywhere in the domain, loses by all that was charged."""
         return self.summary.loss_at(self.release, at)
 
+    @property
+    def charged(self) -> Charged:
+        """What is charged, as the accountant takes it; one object of all that were charged the same."""
+        return self.summary.charged(self.release)
+
 
 def counted(state: ReleaseState) -> Counted:
     """Return what a release is charged, as the accountant takes it."""
@@ -83,29 +98,31 @@ class Summary:
         self.changed = False
         self._connection = connection
         self._before = before
-        data: dict[str, Any] = json.loads(kept or '{"refusals":[],"references":[],"about":[],"rows":[]}')
+        data: dict[str, Any] = json.loads(kept or _EMPTY)
         self.refusals = Counter({Origin(source, family): number for source, family, number in data["refusals"]})
         self.references = [Limit.from_json(reference).at for reference in data["references"]]
         self._about: list[Mapping[str, Any]] = data["about"]
         self._abouts = {canonical_json(about): i for i, about in enumerate(self._about)}
+        self._policies = [Policy(*policy) for policy in data["policies"]]
+        self._by_digest = {policy.digest: i for i, policy in enumerate(self._policies)}
         self.rows = {row[1]: Row(*row) for row in data["rows"]}
         self._numbers = {reference.unordered: i for i, reference in enumerate(self.references)}
         self._seen: dict[int, tuple[Reference, int]] = {}
         self._asked: set[int] = set()
-        self._losses: dict[tuple[str, int], Fraction] = {}  # evaluated here: by release and reference
-        self._known: dict[tuple[str, int], Fraction] = {}  # likewise of one charge, by the digest of a policy
+        self._losses: dict[tuple[int, int], Fraction] = {}  # of one charge: by policy and reference
+        self._charges: dict[tuple[int, int], Charged] = {}  # by policy and how often it counts
 
     def fold(self, releases: Iterable[str], refusals: Mapping[Origin, int]) -> None:
         """Take in that entries of these releases followed, and that so many of them refuse."""
         self.changed = True
         self.refusals.update(refusals)
-        for release in releases:
-            self.rows[release] = self._row(release)
+        for release, state, mine in self._read(releases):
+            self.rows[release] = self._row(state, mine)
 
     @cached_property
     def states(self) -> list[tuple[int, ReleaseState]]:
         """All releases, each with the number of the entry that first reserved it."""
-        return [(row.first, self._state(row)) for row in self._ordered]
+        return [(row.first, state) for row, state in self._with_states(self._ordered)]
 
     @property
     def joins(self) -> bool:
@@ -116,7 +133,8 @@ class Summary:
     @cached_property
     def scans(self) -> list[tuple[str, Origin]]:
         """The releases whose microdata are being read, or will be."""
-        return [(row.release, Origin.of(self._state(row).reservation)) for row in self._ordered if row.awaits_scan]
+        awaiting = [row for row in self._ordered if row.awaits_scan]
+        return [(row.release, Origin.of(state.reservation)) for row, state in self._with_states(awaiting)]
 
     def files(self) -> Iterator[Mapping[str, Any]]:
         """Yield the fingerprints of each reservation of which something is charged."""
@@ -124,83 +142,88 @@ class Summary:
             if row.about is not None and row.charges and row.files is not None:
                 yield row.files
             elif row.about is None:
-                state, mine = self._read(row.release)
+                ((_, state, mine),) = self._read([row.release])
                 known = (entry.facts.get(FINGERPRINTS) for entry in mine if entry.seq in state.charged_since)
                 yield from (files for files in known if files is not None)
 
     def ask(self, references: Iterable[Reference]) -> None:
-        """Evaluate every release that is charged at the references, anywhere in the domain, where it is not yet."""
+        """Evaluate every policy that is charged at the references, anywhere in the domain, where it is not yet."""
         numbers = list(map(self._number, references))
-        for row in self.rows.values():
-            if row.charges and row.about is not None and any(self._loss(row, i) is None for i in numbers):
-                self._evaluate(row, numbers)
+        for row in {row.policy: row for row in self.rows.values() if row.policy >= 0}.values():
+            for number in numbers:
+                self._loss(row, number)
 
     def loss_at(self, release: str, at: Reference) -> Fraction:
         """Return what the reference loses by a release that is in brief."""
-        row, number = self.rows[release], self._number(at)
-        if not row.charges:
-            return Fraction(0)
-        if self._loss(row, number) is None:
-            self._evaluate(row, [number])
-        loss = self._loss(row, number)
-        return loss if isinstance(loss, Fraction) else _fraction(str(loss))
+        row = self.rows[release]
+        return row.charges * self._loss(row, self._number(at)) if row.charges else Fraction(0)
+
+    def charged(self, release: str) -> Charged:
+        """Return what a release in brief that has a charge is charged: one object of all that were charged the same."""
+        return self._charge(self.rows[release], self.rows[release].charges)
 
     def content(self) -> str:
         """Return the summary as it is kept."""
         late = [i for i in range(len(self.references)) if i not in self._asked] + sorted(self._asked)
         kept = late[-MOST_REFERENCES:]
-        numbers: dict[int, int] = {}
+        abouts: dict[int, int] = {}
+        policies = {-1: -1}
         rows = []
         for row in self._ordered:
-            about = None if row.about is None else numbers.setdefault(row.about, len(numbers))
-            rows.append(row._replace(about=about, losses=[self._kept_loss(row, i) for i in kept]))
+            about = None if row.about is None else abouts.setdefault(row.about, len(abouts))
+            rows.append(row._replace(about=about, policy=policies.setdefault(row.policy, len(policies) - 1)))
         refusals = sorted(([*origin, n] for origin, n in self.refusals.items()), key=canonical_json)
         references = [Limit(self.references[i], Fraction(0), "at").to_json() for i in kept]
-        about_all = [self._about[i] for i in numbers]
-        return canonical_json({"refusals": refusals, "references": references, "about": about_all, "rows": rows})
+        of_policies = [(self._policies[j].digest, [self._kept_loss(j, i) for i in kept]) for j in policies if j >= 0]
+        facts = {"refusals": refusals, "references": references, "about": [self._about[i] for i in abouts]}
+        return canonical_json(facts | {"policies": of_policies, "rows": rows})
 
     @property
     def _ordered(self) -> list[Row]:
         return sorted(self.rows.values())
 
-    def _state(self, row: Row) -> ReleaseState:
-        if row.about is None:
-            return self._read(row.release)[0]
-        of: dict[str, Any] = {"dataset": self.dataset, "release": row.release, "reservation": self._about[row.about]}
-        return Brief(summary=self, **of, **{name: getattr(row, name) for name in _KEPT})
+    def _with_states(self, rows: Sequence[Row]) -> Iterator[tuple[Row, ReleaseState]]:
+        full = {name: state for name, state, _ in self._read([row.release for row in rows if row.about is None])}
+        for row in rows:
+            of: dict[str, Any] = {"dataset": self.dataset, "release": row.release}
+            if row.about is None:
+                yield row, full[row.release]
+            else:
+                kept = {name: getattr(row, name) for name in _KEPT} | {"stagings": tuple(row.stagings)}
+                yield row, Brief(summary=self, reservation=self._about[row.about], **of, **kept)
 
-    def _read(self, release: str) -> tuple[ReleaseState, list[Entry]]:
-        state, mine = None, []
-        where = ENTRIES.c.release == release
-        if self._before is not None:
-            where &= ENTRIES.c.seq < self._before
-        for entry in entries(self._connection, where):
-            if entry.of_release and entry.dataset == self.dataset:
-                state = step(state, entry)
-                mine.append(entry)
-        if state is None:
-            raise StateError(f"release {release}: the ledger was changed while it was read")
-        return state, mine
+    def _read(self, releases: Iterable[str]) -> Iterator[tuple[str, ReleaseState, list[Entry]]]:
+        names = list(releases)
+        for some in (names[i : i + AT_ONCE] for i in range(0, len(names), AT_ONCE)):
+            where = ENTRIES.c.release.in_(some) & (true() if self._before is None else ENTRIES.c.seq < self._before)
+            mine: dict[str, list[Entry]] = {name: [] for name in some}
+            for entry in entries(self._connection, where):
+                if entry.of_release and entry.dataset == self.dataset:
+                    mine[entry.release].append(entry)
+            for name, of_release in mine.items():
+                state = reduce(step, of_release, cast("ReleaseState | None", None))
+                if state is None:
+                    raise StateError(f"release {name}: the ledger was changed while it was read")
+                yield name, state, of_release
 
-    def _row(self, release: str) -> Row:
-        state, mine = self._read(release)
-        before = self.rows.get(release)
-        about = None
+    def _row(self, state: ReleaseState, mine: Sequence[Entry]) -> Row:
+        about, policy = None, -1
         if not state.tests_alone:
-            said = _about(state)
+            said = in_brief(state.reservation)
             about = self._abouts.setdefault(canonical_json(said), len(self._about))
             self._about += [said] if about == len(self._about) else []
-        costs = (state.since, state.charges, about)
-        same = before is not None and (before.since, before.charges, before.about) == costs
+        if about is not None and state.charges:
+            policy = self._by_digest.setdefault(cost := cost_digest(state.reservation), len(self._policies))
+            self._policies += [Policy(cost)] if policy == len(self._policies) else []
         return Row(
             first=mine[0].seq,
-            release=release,
+            release=state.release,
             time=mine[-1].time,
             operator=mine[-1].facts.get("operator"),
             awaits_scan=state.awaits_scan,
             about=about,
             files=state.reservation.get(FINGERPRINTS),
-            losses=before.losses if before is not None and same else (),
+            policy=policy,
             **{name: getattr(state, name) for name in _KEPT},
         )
 
@@ -215,40 +238,28 @@ class Summary:
             self._asked.add(number)
         return known[1]
 
-    def _loss(self, row: Row, number: int) -> Fraction | str | None:
-        kept = row.losses[number] if number < len(row.losses) else None
-        return self._losses.get((row.release, number)) if kept is None else kept
+    def _loss(self, row: Row, number: int) -> Fraction:
+        if (row.policy, number) not in self._losses:
+            text = self._kept_loss(row.policy, number)
+            self.changed |= text is None
+            loss = (
+                Fraction(*map(int, text.split("/"))) if text else self._charge(row, 1).loss_at(self.references[number])
+            )
+            self._losses[row.policy, number] = loss
+        return self._losses[row.policy, number]
 
-    def _kept_loss(self, row: Row, number: int) -> str | None:
-        loss = self._loss(row, number)
-        if isinstance(loss, Fraction):
-            return str(loss) if loss.denominator.bit_length() <= MOST_BITS else None
-        return loss
+    def _charge(self, row: Row, times: int) -> Charged:
+        if (row.policy, times) not in self._charges:
+            ((_, state, _),) = self._read([row.release])
+            self._charges[row.policy, times] = charged(state, times)
+        return self._charges[row.policy, times]
 
-    def _evaluate(self, row: Row, numbers: Sequence[int]) -> None:
-        state = self._read(row.release)[0]
-        facts = ("policy", "cells", "certified")
-        policy = digest([state.reservation.get(key) for key in facts])
-        if any((policy, i) not in self._known for i in numbers):
-            one = charged(state, 1)
-            self._known.update({(policy, i): one.loss_at(self.references[i]) for i in numbers})
-        for i in numbers:
-            self._losses[row.release, i] = row.charges * self._known[policy, i]
-        self.changed = True
-
-
-@lru_cache(maxsize=1 << 16)
-def _fraction(text: str) -> Fraction:
-    above, _, below = text.partition("/")
-    return Fraction(int(above), int(below or 1))
-
-
-def _about(state: ReleaseState) -> Mapping[str, Any]:
-    reserved = state.reservation
-    known = {key: reserved[key] for key in ("dataset_facts", "limits", "synthetic", "source") if key in reserved}
-    rules = reserved.get("plan", {}).get("dataset", {})
-    plan = {"dataset": {key: rules[key] for key in (*RECORD_RULES, "family") if key in rules}}
-    return known | {"plan": plan, "measures": sorted(measures_of(reserved["policy"]))}
+    def _kept_loss(self, policy: int, number: int) -> str | None:
+        losses = self._policies[policy].losses
+        if (policy, number) not in self._losses:
+            return losses[number] if number < len(losses) else None
+        loss = self._losses[policy, number]
+        return str(loss) if loss.denominator.bit_length() <= MOST_BITS else None
 
 
 # Summaries: of each dataset what the next reservation needs of its releases, kept beside the chain.

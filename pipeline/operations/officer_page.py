@@ -29,7 +29,6 @@ from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import charges_of, fixed_in_advance
 from pipeline.ledger.store import Ledger
 from pipeline.ledger.summaries import Row
-from pipeline.publication.site.site_files import staged_page
 from pipeline.release.attempts import attempt_of, release_folders, require_outside, root_of_name
 from pipeline.storage.local import LocalPath
 from udfs.numbers.exact import as_json, bound_text, down_text, up_float, up_probability
@@ -370,6 +369,8 @@ def write_officer_page(ledger: Ledger, out: Path) -> Path:
 
 def _staged(ledger: Ledger, state: ReleaseState) -> tuple[str, str | None]:
     """Return where the page of a held release lies, and a link to it where it is a file that this user sees."""
+    from pipeline.publication.site.site_files import staged_page  # noqa: PLC0415 — a fifth of the command
+
     attempt = root_of_name(ledger, state.stagings[-1]) / state.release / attempt_of(state)
     page, local = staged_page(attempt), staged_page(attempt).as_path()
     if local is not None:

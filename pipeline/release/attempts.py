@@ -274,9 +274,7 @@ def require_apart(out: Path, others: Iterable[Path]) -> None:
 
 def release_folders(ledger: Ledger) -> list[Path]:
     """Return the folders of this machine in which the ledger's releases are published or staged."""
-    states = ledger.states()
-    named = [name for state in states for name in (state.out, state.reservation.get("staging"), *state.stagings)]
-    paths = [locate(name).as_path() for name in dict.fromkeys(named) if name is not None]
+    paths = [locate(name).as_path() for name in ledger.places()]
     return [ledger.staging_root, *(path for path in paths if path is not None)]
 
 

@@ -144,10 +144,7 @@ def warn(job: Job) -> None:
 
 def warn_of_a_mark(job: Job, state: ReleaseState) -> None:
     """Log a warning where the dataset's first release is of microdata that carry the mark of synthetic ones."""
-    if not state.reservation.get("synthetic"):
-        return
-    others = (other for other in job.ledger.states() if other.release != state.release)
-    if not any(other.dataset == state.dataset and other.counts for other in others):
+    if state.reservation.get("synthetic") and set(job.ledger.counted(state.dataset)) <= {state.release}:
         job.log.warning(
             f"dataset {state.dataset}: its microdata carry the mark of prdp generate; where they are not synthetic, a "
             "copied schema carried it along: write the files without it"

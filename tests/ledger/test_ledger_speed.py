@@ -113,4 +113,4 @@ def test_nothing_is_kept_of_what_other_code_computed(address: str, monkeypatch: 
     fill(ledger, 50)
     evaluated(ledger, monkeypatch, 50)
     monkeypatch.setattr(summaries, "code_digest", lambda: "sha256:other")
-    assert evaluated(ledger, monkeypatch, 50) > 50
+    assert evaluated(create_ledger(address), monkeypatch, 50) > 50

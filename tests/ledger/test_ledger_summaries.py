@@ -1,22 +1,27 @@
 """Summaries beside the chain: they say what the chain says, and nobody is admitted by changing them."""
 
 import json
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import summaries
+from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import charged
-from pipeline.ledger.store import Ledger, create_ledger
+from pipeline.ledger.spending import Spending, spendings, spendings_of
+from pipeline.ledger.store import Ledger, create_ledger, open_ledger
 from pipeline.ledger.summaries import Kept, Row, Summaries, Summary, counted
-from tests.support.ledgers import UNIT, drawn_and_destroyed, policy, raw, reservation
+from tests.support.ledgers import FACTS, MEMORY, UNIT, drawn_and_destroyed, policy, raw, reservation
 
 FITS = 4
 REFERENCES = (Reference.of({}), Reference.of({"payroll": 3}), Reference.of([{"payroll": 3}] * 2))
@@ -36,7 +41,7 @@ def no_rows(kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def no_losses(kept: dict[str, Any]) -> dict[str, Any]:
-    return kept | {"rows": [[*row[:-1], ["0"]] for row in kept["rows"]]}
+    return kept | {"policies": [[digest, ["0"]] for digest, _ in kept["policies"]]}
 
 
 def no_charges(kept: dict[str, Any]) -> dict[str, Any]:
@@ -155,3 +160,83 @@ def test_an_overview_says_what_the_states_say(address: str) -> None:
         )
     assert account.limits[0].total == FITS * UNIT
     assert ledger.sources() == {("d", None)}
+
+
+POLICIES = {"little": policy(), "more": policy(0.3), "tested": with_left_out_test(policy(), TEST)}
+FATES = ("reserved", "settled", "aborted", "redrawn", "failed")
+RELEASES = st.lists(
+    st.tuples(st.sampled_from(["east", "west", "alone"]), st.sampled_from(sorted(POLICIES)), st.sampled_from(FATES)),
+    min_size=1,
+    max_size=10,
+)
+
+
+def lived(address: str, releases: list[tuple[str, str, str]]) -> Ledger:
+    """A ledger of two datasets of a family, and one that is not registered, after these releases."""
+    ledger, limits = create_ledger(address), [Limit(REFERENCES[1], 1000 * UNIT)]
+    ledger.register(Budget(name="kin", unit="record", limits=limits))
+    for name in ("east", "west"):
+        own: dict[str, Any] = {"facts": FACTS, "source": f"/{name}", "family": "kin"}
+        ledger.register(Budget(name=name, unit="record", limits=limits, **own))
+    for number, (dataset, cost, fate) in enumerate(releases):
+        name = f"r{number}"
+        test = TEST if cost == "tested" else None
+        own = {"dataset": dataset, "source": f"/{dataset}", "test": test, "policy": POLICIES[cost], "limits": limits}
+        ledger.reserve(reservation(name, **own))
+        if test is not None and fate != "reserved":
+            ledger.test(name, "sha256:pin", 0 if fate == "failed" else 5000, 5000 if fate == "failed" else 0)
+        if fate == "aborted":
+            ledger.abort(name)
+        elif fate == "redrawn":
+            drawn_and_destroyed(ledger, name, 2, exposed=True)
+        elif fate == "settled":
+            attempt = ledger.draw(name, "sha256:pin")
+            ledger.publish(name, attempt, "sha256:contents")
+            ledger.settle(name, attempt)
+    return ledger
+
+
+def exactly(spent: list[Spending]) -> list[Any]:
+    return [
+        (
+            *(
+                s.dataset,
+                s.total,
+                s.epsilon,
+                s.left,
+                s.limits,
+                s.excess,
+                s.least,
+                s.pure,
+                s.tests,
+                s.charges,
+                s.promised,
+            ),
+            [(state.release, state.status, state.charges, loss) for state, loss in s.spent],
+            exactly([s.family]) if s.family else [],
+        )
+        for s in spent
+    ]
+
+
+def summed(releases: list[tuple[str, str, str]]) -> tuple[list[Any], list[list[Any]]]:
+    """What a reference that no limit has lost by all releases: from the whole chain, and from summaries, both ways."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        address = f"{folder}/state/ledger.sqlite"
+        ledger = lived(address, releases)
+        chain = exactly(spendings_of(ledger.budgets(), ledger.states(), "payroll=2"))
+        return chain, [exactly(spendings(each, "payroll=2")) for each in (ledger, ledger, open_ledger(address))]
+
+
+@settings(max_examples=6)
+@given(RELEASES)
+def test_what_is_spent_is_to_the_bit_what_the_whole_chain_says(releases: list[tuple[str, str, str]]) -> None:
+    chain, fast = summed(releases)
+    assert fast == [chain] * len(fast)
+
+
+def test_policies_that_are_taken_for_each_other_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin of the test above."""
+    monkeypatch.setattr(summaries, "cost_digest", lambda reservation: "sha256:same")
+    chain, fast = summed([("east", "more", "settled"), ("east", "little", "settled")])
+    assert chain not in fast
