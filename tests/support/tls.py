@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 
-def certificates(host: str) -> tuple[bytes, bytes, bytes]:
-    """The authority's certificate, and a certificate and key for a server called `host`, as PEM."""
+def certificates(host: str, end: datetime | None = None) -> tuple[bytes, bytes, bytes]:
+    """The authority's certificate, and a certificate and key for a server called `host`, as PEM; None: for a day."""
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     names = {name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("authority", host)}
     now = datetime.now(UTC)
@@ -24,7 +24,7 @@ def certificates(host: str) -> tuple[bytes, bytes, bytes]:
     def signed(name: str, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> bytes:
         builder = x509.CertificateBuilder(issuer_name=names["authority"], subject_name=names[name])
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(end or now + timedelta(days=1))
         return builder.add_extension(extension, critical=True).sign(authority, SHA256()).public_bytes(Encoding.PEM)
 
     root = signed("authority", authority, x509.BasicConstraints(ca=True, path_length=None))
@@ -34,19 +34,22 @@ def certificates(host: str) -> tuple[bytes, bytes, bytes]:
 
 @contextmanager
 def tls_in_front_of(port: int, chain: Path, key: Path) -> Iterator[int]:
-    """Yield a port of loopback that speaks PostgreSQL's TLS and passes what it decrypts to `port`."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(chain, key)
+    """Yield a port of loopback that speaks PostgreSQL's TLS and passes what it decrypts to `port`.
+
+    Each connection reads the files anew.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
-        Thread(target=_serve, args=(server, port, context), daemon=True).start()
+        Thread(target=_serve, args=(server, port, chain, key), daemon=True).start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
 
 
-def _serve(server: socket.socket, port: int, context: ssl.SSLContext) -> None:
+def _serve(server: socket.socket, port: int, chain: Path, key: Path) -> None:
     with suppress(OSError):
         while True:
             client, _ = server.accept()
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(chain, key)
             Thread(target=_pass_on, args=(client, port, context), daemon=True).start()
 
 
