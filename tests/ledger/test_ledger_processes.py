@@ -193,7 +193,8 @@ def take_lock_away(ledger: Ledger, address: str, postgres: PostgresServer) -> No
             path.unlink()
         return
     database = address.partition("?")[0].rpartition("/")[2]
-    postgres.execute("postgres", f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'")
+    ended = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"  # returns once they have ended
+    postgres.execute("postgres", f"{ended} WHERE datname = '{database}'")
 
 
 def test_a_paused_process_keeps_its_lock(ledger: Ledger, address: str) -> None:
