@@ -251,7 +251,17 @@ def test_thousands_of_records_take_no_long() -> None:
 
 
 def factor_of_shape(loss: Callable[[Floats], Floats]) -> float:
-    """Return (1 + β)/min(κ, λ) of docs/mathematics.md, section 5, at the best of some s."""
+    """Return how far shared prices may lie above the loss of some placement in one table of as many cells as rows.
+
+    Let r(S) = P(S)/S, up to a factor 1 + β, rise up to S*, r* = r(S*), and fall from there. For any s in [S*/2, S*] put
+
+        κ = min over B in [s, 2s], ℓ in [0, s] of max(P(B) + P(ℓ), P(B + ℓ)) / ((B + ℓ)·r*)
+        λ = min over b ≥ S*, ℓ in [0, s]       of max(P(b) + P(ℓ), P(b + ℓ)) / (P(b) + ℓ·r*).
+
+    A row below S* pays at most x·r*, one from S* on P(x). Bundle the rows below s one after another until each reaches
+    s; ℓ < s is left over. With a bundle B it loses κ·(B + ℓ)·r* or more, every other bundle κ·B·r*, a row from S* on
+    P(x); without a bundle a row b from S* on loses with ℓ at least λ·(P(b) + ℓ·r*). So (1 + β)/min(κ, λ) bounds it.
+    """
     sums = np.unique(np.rint(np.geomspace(1, 2e6, 3000)))
     rates = loss(sums) / sums
     peak = int(np.argmax(rates))

@@ -9,12 +9,14 @@ Certificate at a node u. [0, Y] is cut into intervals; on one of width h the fun
 
     D(y) ≤ max(D at both ends) + h²/8·sup|D″|,    |D″| ≤ min(2·B₂, u·B₃),    B_j = sup |L^{(j)}| to the right,
 
-intervals that cannot hold the maximum are left, the others cut finer. From Y on, where p = C·x^{−1−α}·(1 + e), |e| ≤ s,
+as D″(y) = L″(y + u) − L″(y); L is taken with its error, at y + u rounded up. Intervals that cannot hold the maximum are
+left, the others cut finer. From Y on, where p = C·x^{−1−α}·(1 + e), |e| ≤ s,
 D(y) ≤ (1 + α)·ln(1 + u/Y) + ln((1 + s)/(1 − s)), and D(y) ≤ κ·ln(1 + u/Y) with κ = sup x·L′(x).
 
 Between nodes: P is a supremum of functions of u whose second derivative is at least −B₂, so it lies below its chord
-plus h²/8·B₂. Left of the first node u₀: P(u) ≤ u·sup L′, and sup L′ ≤ P(u₀)/u₀ + u₀²·B₃/24. Right of the last, U:
-P(u) ≤ P(U) + (1 + α)·ln(u/U) + ln((1 + s)/(1 − s)), s of U. Proofs: docs/mathematics.md, section 11.
+plus h²/8·B₂. Left of the first node u₀: P(u) ≤ u·sup L′, and sup L′ ≤ P(u₀)/u₀ + u₀²·B₃/24 (D at a midpoint). Right
+of the last, U: P(u) ≤ P(U) + (1 + α)·ln(u/U) + ln((1 + s)/(1 − s)), s of U, since L(y + u) − L(y + U) is no more.
+The rest of the proof: docs/mathematics.md, section 11.
 """
 
 import math

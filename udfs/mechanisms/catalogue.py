@@ -37,7 +37,19 @@ def share_revealed(shift: int, scale: Fraction, total: int, factor: Fraction = 1
 
     Δ, σ and x are in steps of X; G = `factor` is the scale of W in steps of its own lattice. W lies on a lattice, so
     that X times it tells X: but for a share β of the values of Y only one of the n whole numbers about the two counts
-    can be X, whatever r. 0 where β ≥ 1. Proof: docs/mathematics.md, section 4.
+    can be X, whatever r. 0 where β ≥ 1.
+
+    Proof. Y = X·(v + u·j)/v, u/v = r/G in lowest terms, j the whole number W. Let I be the n whole numbers up to
+    2Δ + 18σ below x or above x + Δ. Call (k, j), k in I, open if no other k' in I divides k(v + uj): no other pair with
+    its count in I has its Y. With g = gcd(k, k') ≤ n and d = k'/g ≥ (x − 2Δ − 18σ)/n, k' divides k(v + uj) only if d
+    divides v + uj: for at most one residue of j modulo d, of probability ≤ P(j = 0) + 1/d < 1/(2G) + 1/d. So for each k
+    all pairs but β are open. Let p and q be the laws of X at x and x + Δ, ℓ = ln(p/q), and h(Y) = ℓ(k) on open pairs
+    with −tσ ≤ k − x ≤ Δ + tσ, t = 9 + Δ/σ, else 0. By Donsker and Varadhan, and as ln E ≤ E − 1,
+
+        D_1(Y_x ‖ Y_{x+Δ}) ≥ E_x h − E_{x+Δ}(e^h − 1) ≥ (1 − β)·Σ_k (p·ℓ − p + q) − (what counts outside I add).
+
+    The terms are ≥ 0, and over all k their sum is Δ²/(2σ²), of which those left out are at most 5t²·e^{−t²/2} < 2⁻⁴⁹
+    (ψ − 1 + e^{−ψ} ≤ ψ²/2); the last part, at most 4e^{−2t²}·e^{δ²/2 + δt}, δ = Δ/σ, is less still. And D_α ≥ D_1.
     """
     n, least = 5 * shift + math.ceil(36 * scale) + 1, total - 2 * shift - math.ceil(18 * scale)
     hidden = n * (1 / (2 * factor) + Fraction(n, least)) if least > 0 else ONE
@@ -193,7 +205,6 @@ WARNING = (
     "groupwise_direct (noise in proportion to the count itself) bounds no loss: rho is infinite; at a count of 1 "
     "against 2 the divergence is infinite from order 4/3 on, at 0 against 1 at every order"
 )
-
 
 CATALOGUE: Mapping[str, type[Mechanism]] = MappingProxyType(
     {
