@@ -264,10 +264,6 @@ MISTAKES = [
         ],
     ),
     (
-        f"{{by: naics2, parts: {{'99': {ONE}}}, others: {ONE}}}",
-        ['.parts.99: the domain has no code "99" at level naics2'],
-    ),
-    (
         f"{{by: naics2, parts: {{'72': {{kind: laplace, sigma: 1.0e+40}}}}, others: {ONE}}}",
         [".parts.72.sigma: must be at most 2⁵⁵ steps of the measure"],
     ),

@@ -40,17 +40,6 @@ def test_faulty_domain_files_stand_at_the_key_domain(tmp_path: Path) -> None:
 LISTS = "{naics: naics.csv, county: counties.csv, vintage: {naics: 2022, county: 2023}}"
 
 
-@pytest.mark.parametrize(
-    ("domain", "expected"),
-    [
-        ("{cells: naics.csv}", ["naics.csv: line 1: the header must be naics,county or county,naics"]),
-        ("{cells: absent.csv}", [f"plan.yaml: domain.cells: absent.csv: no such file; {RELATIVE}"]),
-    ],
-)
-def test_faulty_domains(folder: Path, domain: str, expected: list[str]) -> None:
-    assert lines(folder, PLAN.replace(LISTS, domain)) == expected
-
-
 def test_filters_meet_the_listed_cells_not_their_product(folder: Path) -> None:
     text = PLAN.replace(LISTS, "{cells: cells.csv}").replace(
         '["31-33"], state: ["01", "02"]', '["31-33"], naics3: ["321"], state: ["01"]'
@@ -61,12 +50,10 @@ def test_filters_meet_the_listed_cells_not_their_product(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (PLAN.replace("sigma: 2}", "sigma: 2, sigma: 3}"), 'line 20: key "sigma" stands twice'),
         ("release: a\n1: b\n", "line 2: a key must be text; put it in quotes"),
         ("release: a\nb: !!set {c}\n", "line 2: write plain values, without tags"),
         ("b: !!float x\n", "a value cannot be read; write plain text and numbers, without tags"),
         (f"b: {'9' * 5000}\n", "a value cannot be read; write plain text and numbers, without tags"),
-        ("release: a\nb: \x07\n", "line 2: a character that YAML does not allow"),
     ],
 )
 def test_text_that_is_no_plan(folder: Path, text: str | bytes, expected: str) -> None:

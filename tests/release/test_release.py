@@ -201,12 +201,6 @@ def test_bad_records_are_refused_or_dropped_by_themselves(
     assert submit(place).state == "settled"
 
 
-def test_missing_microdata_reserve_nothing(tmp_path: Path) -> None:
-    place = Place(write_world(tmp_path, None), tmp_path)
-    with pytest.raises(PlanError, match="no such file or folder"):
-        submit(place)
-
-
 def test_what_is_published_says_nothing_of_the_data_beyond_the_noisy_values(
     tmp_path: Path, reference: dict[str, bytes]
 ) -> None:
