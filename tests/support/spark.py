@@ -127,8 +127,9 @@ class Cluster:
             return False
         alive = [worker for worker in known["workers"] if worker["state"] == "ALIVE"]
         free = not known["activeapps"] and not any(worker["coresused"] for worker in alive)
-        executors = any(descendants(worker.pid) for worker in self.workers)
-        return free and not executors and len(alive) == len(self.workers) == workers
+        # beside executors a worker has the shell that began it, which has ended and whose command is empty
+        below = [Path(f"/proc/{pid}/cmdline") for worker in self.workers for pid in descendants(worker.pid)]
+        return free and not any(map(_text, below)) and len(alive) == len(self.workers) == workers
 
     def mend(self, workers: int) -> bool:
         """Have all go on that were stopped, and start what has ended; True, as all can be mended."""
@@ -192,6 +193,13 @@ def wait_for(log: Path, pattern: str) -> str:
             return found.group(1)
         time.sleep(0.1)
     raise AssertionError(f"{log.name} does not say {pattern}:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _text(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:  # the process has ended
+        return b""
 
 
 def descendants(pid: int) -> list[int]:
