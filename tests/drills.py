@@ -25,7 +25,7 @@ from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "drills.json"
-FAULTS_OF_A_PART = {"dask": 20, "dask cluster": 8, "spark": 9, "spark cluster": 3, "airflow": 2}
+FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 8, "airflow": 2}
 PYTHONS = ("3.12", "3.13")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
 NOTHING_COLLECTED = 5  # pytest's exit code
