@@ -69,11 +69,11 @@ def test_the_shell_is_one_of_those_known(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def options() -> str:
-    """Return the options of every command and act, by the commands that take them."""
+    """Return the options of every command and act but studies, by the commands that take them."""
     commands: dict[tuple[str, str], dict[str, list[str]]] = {}
     for place in places(parser_with(None)):
         family, _, act = place.path.removeprefix("prdp ").rpartition(" ")
-        for option in place.options:
+        for option in place.options if family != "study" else ():
             name = option.option_strings[-1]
             value = option.metavar or "|".join(map(str, option.choices or ()))
             key = name + f" {value}" * (option.nargs != 0), str(option.help).replace("%%", "%")
@@ -85,7 +85,7 @@ def options() -> str:
     return "\n".join(f"**{acts}**\n\n{''.join(rows)}" for acts, rows in lists.items() if rows)
 
 
-def test_the_page_names_every_option() -> None:
+def test_the_page_names_every_option_but_those_of_studies() -> None:
     assert PAGE.read_text().split(MARK)[1] == options()
 
 
