@@ -1,15 +1,14 @@
 """The test of records left out: what it costs, how often it refuses by chance, and what it lets through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from functools import cache
+from itertools import accumulate, product
 from typing import Any
 
-import mpmath
 import numpy as np
 import pytest
-from mpmath import mpf
 
 from pipeline.accounting.accountant import (
     SHARE,
@@ -21,43 +20,30 @@ from pipeline.accounting.accountant import (
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Reference
 from pipeline.base.errors import StateError
+from tests.support.divergence import max_divergence, renyi
+from tests.support.lattice import CTX, Noise, real
 from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import build
 from udfs.noise.keystream import CellBits, SecretKey
 from udfs.numbers.arrays import Int64s
 from udfs.records.statistics import Count, Sum
 
-RARE = mpf("1e-6")
+RARE = CTX.mpf("1e-6")
 SHARES = [Fraction(text) for text in ("0", "0.01", "0.3", "0.9", "0.999")]
 
 
-@dataclass(frozen=True)
-class Discrete:
-    """Noise on the integers, and its tails, in 30 digits: Gaussian mass beyond 14σ, Laplace beyond 80σ is < 10⁻³⁴."""
-
-    sigma: int
-    laplace: bool = False
-
-    def __post_init__(self) -> None:
-        with mpmath.workdps(30):
-            reach = (80 if self.laplace else 14) * self.sigma
-            weights = [mpmath.exp(self.log_weight(k)) for k in range(-reach, reach + 1)]
-            whole = mpmath.fsum(weights)
-            mass = {k: w / whole for k, w in zip(range(-reach, reach + 1), weights, strict=True)}
-            above, sums = mpf(0), {}
-            for k in range(reach, -reach - 1, -1):
-                sums[k] = above
-                above += mass[k]
-        object.__setattr__(self, "mass", mass)
-        object.__setattr__(self, "above", sums)  # the probability of more than k
-        object.__setattr__(self, "reach", reach)
-
-    def log_weight(self, k: int) -> mpf:
-        return -mpf(abs(k)) / self.sigma if self.laplace else -mpf(k * k) / (2 * self.sigma**2)
+GAUSSIAN, LAPLACE = 2, 1  # powers of noise
+NOISE, SMALL = Noise(GAUSSIAN, Fraction(100)), Noise(LAPLACE, Fraction(10))
+THREE = [Noise(power, Fraction(3)) for power in (GAUSSIAN, LAPLACE)]
 
 
-NOISE = Discrete(100)
-SMALL = Discrete(10, laplace=True)
+@cache
+def law(noise: Noise) -> tuple[dict[int, Any], dict[int, Any]]:
+    """P(Z = k) and P(Z > k) by k: Gaussian mass beyond 14σ, Laplace beyond 80σ is < 10⁻³⁴."""
+    reach = (80 if noise.power == LAPLACE else 14) * int(noise.scale)
+    mass = {k: noise.probability(k) for k in range(-reach, reach + 1)}
+    above = [CTX.mpf(0), *accumulate(mass[k] for k in range(reach, -reach, -1))]
+    return mass, dict(zip(range(reach, -reach - 1, -1), above, strict=True))
 
 
 def laplace_test(share: Fraction = SHARE, **changes: Any) -> LeftOutTest:
@@ -69,15 +55,15 @@ def mechanism(kind: str, **parameters: Any) -> Mechanism:
     return build({"kind": kind, "sigma": 50, **parameters}, Fraction(1))
 
 
-def refused(test: LeftOutTest, kept: int, left_out: int, noise: Discrete = NOISE) -> mpf:
+def refused(test: LeftOutTest, kept: int, left_out: int, noise: Noise = NOISE) -> Any:
     """The exact probability that the test refuses: a sum over the noise of both counts, by its own decision."""
-    total = mpf(0)
-    for on_kept, mass in noise.mass.items():
-        low, high = -noise.reach - 1, noise.reach  # the largest noise on the other count that passes
+    total, (masses, above) = CTX.mpf(0), law(noise)
+    for on_kept, mass in masses.items():
+        low, high = min(masses) - 1, max(masses)  # the largest noise on the other count that passes
         while low < high:
             middle = -(-(low + high) // 2)
             low, high = (middle, high) if test.passes(kept + on_kept, left_out + middle) else (low, middle - 1)
-        total += mass * noise.above.get(low, mpf(1))
+        total += mass * above.get(low, 1)
     return total
 
 
@@ -91,7 +77,7 @@ def test_a_share_that_is_kept_is_refused_less_than_once_in_a_million(share: Frac
 
 def test_chance_refuses_as_often_as_the_document_says() -> None:
     assert refused(LeftOutTest(), 990_000, 10_000) == pytest.approx(5.8e-8, rel=0.02)
-    assert mpmath.exp(-(mpf("5.3") ** 2) / 2) < RARE  # for every share and scale: sub-Gaussian tails
+    assert CTX.exp(-(CTX.mpf("5.3") ** 2) / 2) < RARE  # for every share and scale: sub-Gaussian tails
 
 
 @pytest.mark.parametrize("share", [*SHARES, Fraction("0.45"), Fraction("0.5")])
@@ -106,7 +92,7 @@ def test_laplace_noise_refuses_a_share_that_is_kept_less_than_once_in_a_million_
 
 def test_laplace_chance_refuses_as_often_as_the_document_says() -> None:
     assert refused(laplace_test(sigma=Fraction(10)), 990_000, 10_000, SMALL) == pytest.approx(4.2e-7, rel=0.1)
-    assert mpmath.exp(-14) < RARE
+    assert CTX.exp(-14) < RARE
 
 
 @pytest.mark.parametrize("share", [Fraction(0), Fraction("0.3")])
@@ -133,15 +119,9 @@ def test_trials_pass_and_what_is_beyond_chance_does_not(kept: int, left_out: int
     assert refusal < RARE if passes else refusal > 1 - RARE
 
 
-def divergence(order: float, shifts: tuple[int, ...], noise: Discrete) -> mpf:
-    """D_α of independent discrete noises shifted by whole numbers, by direct sums."""
-    total = mpf(0)
-    for shift in shifts:
-        reach = range(-20 * noise.sigma - shift, 20 * noise.sigma + 2 * shift + 1)
-        log = [(noise.log_weight(k), noise.log_weight(k - shift)) for k in reach]
-        whole = mpmath.fsum(mpmath.exp(p) for p, _ in log)
-        total += mpmath.log(mpmath.fsum(mpmath.exp(order * p + (1 - order) * q) for p, q in log) / whole) / (order - 1)
-    return total
+def divergence(order: float, shifts: tuple[int, ...], noise: Noise) -> Any:
+    """D_α of independent discrete noises shifted by whole numbers."""
+    return sum(renyi(noise, shift, Fraction(order)) for shift in shifts)
 
 
 def moves_one_count(n: int) -> list[tuple[int, int]]:
@@ -154,42 +134,38 @@ def moves_the_whole_too(n: int) -> list[tuple[int, int]]:
     return [(n, left_out) for left_out in range(n + 1)]
 
 
-def closed_form(n: int, noise: Discrete) -> mpf:
+def closed_form(n: int, noise: Noise) -> Any:
     """What n records lose in one count: n²/(2σ²), or x − (s/sinh s)·(1 − e^(−x)) with x = n/σ and s = 1/σ."""
-    x, s = mpf(n) / noise.sigma, mpf(1) / noise.sigma
-    return x - s / mpmath.sinh(s) * (1 - mpmath.exp(-x)) if noise.laplace else x**2 / 2
+    s = 1 / real(noise.scale)
+    x = n * s
+    return x - s / CTX.sinh(s) * (1 - CTX.exp(-x)) if noise.power == LAPLACE else x**2 / 2
 
 
-def losses_hold(moves: Callable[[int], list[tuple[int, int]]], noise: Discrete) -> bool:
-    test = replace(laplace_test() if noise.laplace else LeftOutTest(), sigma=Fraction(noise.sigma))
+def losses_hold(moves: Callable[[int], list[tuple[int, int]]], noise: Noise) -> bool:
+    test = replace(laplace_test() if noise.power == LAPLACE else LeftOutTest(), sigma=noise.scale)
     policy = with_left_out_test(PolicySum((), (frozenset(),)), test)
     for n, order in product((1, 2, 5), (1.5, 2.0, 8.0)):
         stated = policy.loss_at(Reference.of([{}] * n))
-        with mpmath.workdps(40):
-            above = mpf(stated.numerator) / stated.denominator - closed_form(n, noise)
-            assert mpf("-1e-38") < above < mpf("1e-11")
+        assert CTX.mpf("-1e-38") < real(stated) - closed_form(n, noise) < CTX.mpf("1e-11")
         if any(divergence(order, shifts, noise) > order * float(stated) * (1 + 1e-9) for shifts in moves(n)):
             return False
     return True
 
 
-@pytest.mark.parametrize("noise", [Discrete(3), Discrete(3, laplace=True)])
-def test_records_lose_no_more_than_is_stated_however_they_are_counted(noise: Discrete) -> None:
+@pytest.mark.parametrize("noise", THREE)
+def test_records_lose_no_more_than_is_stated_however_they_are_counted(noise: Noise) -> None:
     assert losses_hold(moves_one_count, noise)
     assert not losses_hold(moves_the_whole_too, noise)
 
 
-def largest_ratio(shifts: tuple[int, ...], noise: Discrete) -> mpf:
-    """The max divergence of independent noises, by looking at all outputs that are near."""
-    return mpmath.fsum(
-        max(noise.log_weight(k) - noise.log_weight(k - shift) for k in range(-9 * noise.sigma, 9 * noise.sigma))
-        for shift in shifts
-    )
+def largest_ratio(shifts: tuple[int, ...], noise: Noise) -> Any:
+    """The max divergence of independent noises."""
+    return sum(max_divergence(noise, shift) for shift in shifts)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_the_pure_loss_is_the_largest_ratio_however_records_are_counted(n: int) -> None:
-    noise = Discrete(3, laplace=True)
+    noise = THREE[1]
     policy = with_left_out_test(PolicySum((), (frozenset(),)), laplace_test(sigma=Fraction(3)))
     stated = policy.pure_loss_at(Reference.of([{}] * n))
     assert stated == Fraction(n, 3)
@@ -199,11 +175,11 @@ def test_the_pure_loss_is_the_largest_ratio_however_records_are_counted(n: int) 
     assert with_left_out_test(PolicySum((), ()), LeftOutTest()).queries[0].mechanism.pure_loss_at(Fraction(n)) is None
 
 
-def hockey_stick(shifts: tuple[int, ...], noise: Discrete, epsilon: float) -> float:
+def hockey_stick(shifts: tuple[int, ...], noise: Noise, epsilon: float) -> float:
     """The least δ of (ε, δ) for independent noises, over all pairs of near outputs."""
     laws = []
     for shift in shifts:
-        k = np.arange(-12 * noise.sigma, 12 * noise.sigma + shift + 1)
+        k = np.arange(-12 * int(noise.scale), 12 * int(noise.scale) + shift + 1)
         mass = np.exp([[float(noise.log_weight(int(i) - m)) for i in k] for m in (0, shift)])
         laws.append(mass / mass.sum(axis=1, keepdims=True))
     p, q = (np.multiply.outer(laws[0][side], laws[1][side]) for side in (0, 1))
@@ -212,7 +188,7 @@ def hockey_stick(shifts: tuple[int, ...], noise: Discrete, epsilon: float) -> fl
 
 def test_two_counts_are_told_apart_no_better_than_one() -> None:
     """Every test of an attacker's: δ(ε) of (k, l) is at most that of (n, 0) at all ε; (n, n) would be above."""
-    noise = Discrete(3, laplace=True)
+    noise = THREE[1]
     for n, epsilon in product((2, 5), np.linspace(0, 2, 9)):
         one = hockey_stick((n, 0), noise, epsilon) + 1e-5  # the masses that are cut off
         assert all(hockey_stick(shifts, noise, epsilon) <= one for shifts in moves_one_count(n))

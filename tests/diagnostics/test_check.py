@@ -5,7 +5,6 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -392,17 +391,6 @@ def test_spark_finds_the_same(tmp_path: Path) -> None:
     plan, raw = modern(tmp_path), written(tmp_path / "raw", spoiled(), 3)
     here, there = (checked(plan, raw, tmp_path, engine).report for engine in (None, shared_engine()))
     assert here.read_bytes() == there.read_bytes()
-
-
-BREAK: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "one more retired code": lambda rows: rows.assign(naics=["454110", *rows["naics"][1:]]),
-    "one id twice": lambda rows: rows.assign(establishment_id=["x", "x", *rows["establishment_id"][2:]]),
-}
-
-
-@pytest.mark.parametrize("name", BREAK)
-def test_a_single_row_that_is_wrong_is_found(tmp_path: Path, name: str) -> None:
-    assert checked(modern(tmp_path), written(tmp_path / "raw", BREAK[name](frame())), tmp_path).mistaken
 
 
 def test_a_killed_checks_leftovers_cannot_be_read(tmp_path: Path) -> None:

@@ -26,18 +26,6 @@ def told_of(changes: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("changes", OTHERS[:1])  # of all: below, by the ledger alone
-def test_releases_of_other_records_are_not_added_up(changes: dict[str, str], tmp_path: Path) -> None:
-    write_world(tmp_path, records(20))
-    first = Place(write_world(tmp_path, None, release="first", budget=[]), tmp_path)
-    submit(first)
-    head = first.ledger().head()
-    plan = write_world(tmp_path, None, release="second", budget=[], dataset=changes)
-    with pytest.raises(StateError, match=told_of(changes)):
-        submit(Place(plan, tmp_path))
-    assert first.ledger().head() == head
-
-
-@pytest.mark.parametrize("changes", OTHERS[:1])  # of all: below, by the ledger alone
 def test_a_registered_dataset_says_what_a_record_is(changes: dict[str, str], tmp_path: Path, ledger: Ledger) -> None:
     from pipeline.release.officers import load_budget
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.noise.test_heavy_weights import least_a
 from tests.support.families import three, weights_of
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import CTX, LatticeNoise, Noise
@@ -78,19 +77,6 @@ def test_power_tails_have_the_moments_they_should(scale: str, a: str) -> None:
         assert isfinite(found.log_normaliser)
         if isfinite(found.variance):
             assert off(found.variance, family.moment(2)) < ERROR
-
-
-@pytest.mark.parametrize(
-    ("family", "variance"),
-    [
-        (GeneralizedGaussian(Fraction("0.5"), Fraction("0.1291")), 0.855),
-        (GeneralizedGaussian(Fraction("0.5"), Fraction("0.17735")), 2),
-        (Polylog(Fraction(2), Fraction(1), least_a(Fraction(2)), Fraction("0.57511")), 2),
-    ],
-    ids=str,
-)
-def test_the_lattice_variances_of_math_section_10(family: LatticeNoise, variance: float) -> None:
-    assert weights_of(family).variance() == pytest.approx(variance, rel=6e-4 if variance < 1 else 5e-5)
 
 
 EXTREMES: list[dict[str, str]] = [

@@ -231,9 +231,6 @@ def test_domains_of_the_declared_vintage(
     assert load_plan(write(tmp_path, vintage, lists, other=other)).domain.vintage == vintage
 
 
-LATER = (
-    "naics codes of the vintage 2022: 454110; they are of 2017 to 2021, and a list must not mix vintages: correct it"
-)
 WHOLE = "the whole list is of {0}: take another list, or write such a year as domain.vintage.{1}"
 
 
@@ -256,14 +253,6 @@ WHOLE = "the whole list is of {0}: take another list, or write such a year as do
             [
                 "domain/counties.csv: no county codes of the vintage 2021: 09110, 09190; "
                 + WHOLE.format("2022 and later", "county")
-            ],
-        ),
-        (
-            {"naics": 2017},
-            {"naics": ("454110", "455110"), "counties": ("01001",)},
-            [
-                "domain/naics.csv: no naics codes of the vintage 2017: 455110; they are of 2022 to 2026, "
-                "and a list must not mix vintages: correct it"
             ],
         ),
         (
@@ -316,13 +305,6 @@ def test_listed_cells_are_checked_too(tmp_path: Path) -> None:
             [
                 "plan.yaml: domain.vintage: counties of 2024 do not go with NAICS 2017, which is for data of 2017 to "
                 "2023; give both the year of the data, or leave one out"
-            ],
-        ),
-        (
-            {"naics": 2022, "county": 2020},
-            [
-                "plan.yaml: domain.vintage: counties of 2020 do not go with NAICS 2022, which is for data of 2022 to "
-                "2026; give both the year of the data, or leave one out"
             ],
         ),
     ],

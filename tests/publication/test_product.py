@@ -169,14 +169,8 @@ TOGETHER = {
             "sum over commodity of the table sold, whose noise is not additive",
         ),
         ({"sold": SOLD, "farms": TURNED}, {}, "sales: the tables sold and farms have not the same cells"),
-        ({"sold": SOLD, "farms": SHORT}, {}, "sales: the tables sold and farms have not the same cells"),
         ({"sold": SHORT}, ONLY, "the cells of the table sold are not the same in each region"),
         ({"sold": OTHER}, ONLY, "the cells of the table sold are not the same in each region"),
-        (
-            {"sold": SOLD, "farms": TURNED},
-            ONLY | BESIDE,
-            "sales.csv: the tables sold and farms have not the same",
-        ),
         (
             {"sold": SOLD, "farms": WIDER},
             ONLY | BESIDE,
@@ -220,7 +214,6 @@ def test_what_does_not_fit_is_refused(
         ),
         ({"tables": [{"name": "a{yy}", "values": {"sold": "sold"}}]}, "year: the names of files hold it"),
         ({"tables": FARMS["tables"] * 2}, "two of its files are called sales"),
-        ({"layouts": [LAYOUT, LAYOUT | {"file": "sales.txt"}]}, "two of its files are called sales"),
         ({"tables": [{"name": "../x", "values": {"sold": "sold"}}]}, r"file '../x': use letters"),
         ({"levels": {"region": {"meaning": "x", "names": ["nowhere.csv"]}}}, "nowhere.csv: no list of names"),
     ],

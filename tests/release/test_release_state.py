@@ -32,7 +32,7 @@ from pipeline.storage.staging import MANIFEST, Staging
 from tests.support.ledgers import UNIT, staged_files
 from tests.support.logs import log_for
 from tests.support.submit import Place, submit, submit_at_once, submit_in_child
-from tests.support.world import MEASURES, QUERIES, records, write_world
+from tests.support.world import QUERIES, records, write_world
 
 RELEASE = "small-release"
 
@@ -153,7 +153,6 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
 ) -> None:
     if not marked:  # the broken twin, and a store without conditional puts
         monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
-        monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
     job, theirs = job_of_mine(tmp_path)
     plan, mine = job.plan, job.ledger
 
@@ -195,14 +194,6 @@ def test_no_refusal_depends_on_a_total(tmp_path: Path) -> None:
     held, whole = counties["value"][counties["county"].index("01001")], 2**63 - 1
     assert 0 <= whole - held < 1000  # 2⁶³ is held at the end of the range
     assert all(abs(value - 2**62) < 1000 for value in fine["value"] if value > 2**60)  # two cells below it
-
-
-def test_a_measure_keeps_its_column_over_the_releases_of_a_dataset(tmp_path: Path) -> None:
-    submit(Place(write_world(tmp_path, records(20)), tmp_path))
-    moved = {**MEASURES, "employment": {"column": "payroll", "type": "integer"}}
-    second = Place(write_world(tmp_path, None, release="second", dataset={"measures": moved}), tmp_path)
-    with pytest.raises(StateError, match=r"measures\.employment\.column is employment in the ledger"):
-        submit(second)
 
 
 def test_tasks_of_two_runs_have_different_names(tmp_path: Path) -> None:
