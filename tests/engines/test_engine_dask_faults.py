@@ -26,6 +26,7 @@ from pipeline.engines.tasks import NoiseTask, SumTask
 from pipeline.engines.writers import Block
 from pipeline.microdata.source import Piece, chunks, find
 from pipeline.storage.paths import locate
+from tests.engines.test_engine_dask import staged
 from tests.support.cells import blocks, records, same, spec, write
 from tests.support.dask_cluster import local_cluster, progress
 from tests.support.leaks import forms, found
@@ -46,12 +47,6 @@ def microdata(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster() -> Iterator[str]:
     with local_cluster() as address:
         yield address
-
-
-def staged(engine: DaskEngine, work: Sequence[Block]) -> dict[str, bytes]:
-    """Stage the blocks; return their files' bytes by name."""
-    engine.stage(work, SecretKey(RAW))
-    return {Path(block.path).name: Path(block.path).read_bytes() for block in work}
 
 
 def kill_in_the_middle(cluster: str, running: Callable[[], bool]) -> None:

@@ -115,17 +115,6 @@ def test_a_cluster_without_workers_is_told(tmp_path: Path) -> None:
     assert "no worker gives an executor; start workers" in asked.stdout
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [(["--master", "local"], "--master: it"), (["--engine", "spark", "--workers", "2"], "--workers: it")],
-)
-def test_an_option_of_the_other_engine_is_told(
-    tmp_path: Path, options: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["release", str(write_world(tmp_path, None)), *options]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {named} is not an option of --engine")
-
-
 @pytest.mark.parametrize("name", ["local", "standalone", "yarn", "kubernetes", "connect"])
 def test_the_configurations_are_safe_and_quiet(name: str) -> None:
     lines = (ROOT / "conf" / "spark" / f"{name}.conf").read_text().splitlines()

@@ -203,18 +203,6 @@ def test_help_and_version_of_the_command_itself() -> None:
     assert (shown.returncode, shown.stdout) == (0, f"prdp {version('prdp')}\n")
 
 
-def test_ledger_shows_verifies_and_gives_up(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = ["--ledger", ledger_file(plan.parent / "state" / "ledger.sqlite")]
-    assert main(["release", str(plan), *ledger, "--json"]) == 0
-    capsys.readouterr()
-    shown, spending = run_json(capsys, "ledger", "show", *ledger)
-    assert (spending["dataset"], spending["state"]) == ("small-world", "spending")
-    assert (shown["release"], shown["state"], shown["draws"], shown["charges"]) == ("small-release", "settled", 1, 1)
-    assert run_json(capsys, "ledger", "verify", *ledger)["entries"] == 5
-    assert main(["ledger", "abort", "small-release", *ledger]) == 5
-    assert main(["ledger", "abort", "unknown", *ledger]) == 5
-
-
 def test_the_readmes_plan_is_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     text = readme.split("```yaml\n")[1].split("```")[0]

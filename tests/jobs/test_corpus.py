@@ -41,18 +41,8 @@ def test_plans(data: dict[str, Any], tmp_path: Path) -> None:
     play(Case.of(data), tmp_path / "world")
 
 
-@pytest.mark.parametrize("data", [*cases("domains"), *cases("keys")])
-def test_domains(data: dict[str, Any], tmp_path: Path) -> None:
-    play(Case.of(data), tmp_path / "world")
-
-
-@pytest.mark.parametrize("data", cases("files"))
-def test_files(data: dict[str, Any], tmp_path: Path) -> None:
-    play(Case.of(data), tmp_path / "world")
-
-
-@pytest.mark.parametrize("data", cases("commands"))
-def test_commands(data: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [case for theme in ("domains", "keys", "files", "commands") for case in cases(theme)])
+def test_other_files_and_commands(data: dict[str, Any], tmp_path: Path) -> None:
     play(Case.of(data), tmp_path / "world")
 
 

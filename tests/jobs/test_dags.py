@@ -71,10 +71,8 @@ def test_the_words_and_numbers_are_those_of_prdp() -> None:
         (0, "held", End.HELD),
         (137, "held", End.HELD),
         (2, None, End.REFUSED),
-        (3, None, End.REFUSED),
         (4, "reserved", End.REFUSED),
         (1, "rejected", End.REFUSED),
-        (5, "withdrawn", End.REFUSED),
         (5, "aborted", End.REFUSED),
         (1, None, End.UNFINISHED),
         (5, "drawn", End.UNFINISHED),
@@ -82,7 +80,6 @@ def test_the_words_and_numbers_are_those_of_prdp() -> None:
         (None, "reserved", End.UNFINISHED),
         (0, "published", End.UNFINISHED),  # its files are not all in place
         (0, None, End.UNFINISHED),  # another ledger than the command's
-        (0, "drawn", End.UNFINISHED),
     ],
 )
 def test_how_a_release_ended(code: int | None, state: str | None, end: End) -> None:

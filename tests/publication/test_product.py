@@ -152,9 +152,7 @@ BESIDE = {
 WIDER = drawn(KEYS | {"region": (*REGIONS, "W")})
 BOTH = [*LAYOUT["columns"], {"name": "FARMS", "meaning": "Farms", "value": "farms"}]
 TOGETHER = {
-    "layouts": [
-        LAYOUT | {"rows": [{"by": ["region"], "values": {"sold": "sold", "farms": "farms"}}], "columns": BOTH},
-    ]
+    "layouts": [LAYOUT | {"rows": [{"by": ["region"], "values": {"sold": "sold", "farms": "farms"}}], "columns": BOTH}]
 }
 
 
@@ -171,11 +169,7 @@ TOGETHER = {
         ({"sold": SOLD, "farms": TURNED}, {}, "sales: the tables sold and farms have not the same cells"),
         ({"sold": SHORT}, ONLY, "the cells of the table sold are not the same in each region"),
         ({"sold": OTHER}, ONLY, "the cells of the table sold are not the same in each region"),
-        (
-            {"sold": SOLD, "farms": WIDER},
-            ONLY | BESIDE,
-            "sales.csv: the tables sold and farms have not the same",
-        ),
+        ({"sold": SOLD, "farms": WIDER}, ONLY | BESIDE, "sales.csv: the tables sold and farms have not the same"),
         ({"sold": SOLD, "farms": WIDER}, ONLY | TOGETHER, "sales.csv: the tables sold and farms have not"),
         ({"sold": WIDER, "farms": SOLD}, ONLY | TOGETHER, "sales.csv: the tables sold and farms have not"),
         ({"sold": LISTED}, ONLY, "sales.csv: the table sold is a list of cells with the keys commodity, region"),

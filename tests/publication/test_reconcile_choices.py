@@ -181,35 +181,14 @@ MISTAKES: dict[str, tuple[Callable[[Path], list[Any]], str]] = {
     "unknown table for weights": (lambda _: ["--weights-from", "x"], "--weights-from x: no release has this table"),
     "unknown measure": (lambda p: ["--fixed", f"sales={file(p, EXPECTED)}"], "--fixed sales=.*no table is of it"),
     "no such file": (lambda p: ["--fixed", f"records={p / 'none.csv'}"], "none.csv: cannot be read"),
-    "unknown level": (
-        totals("stat,value"),
-        "column stat: unknown level; nearest known level: state",
-    ),
-    "off the domain": (
-        totals("state,value", "99,1"),
-        'column state: the domain has no code "99"',
-    ),
-    "twice": (
-        totals("state,value", "01,1", "01,2"),
-        "a cell stands twice",
-    ),
-    "off the step": (
-        totals("state,value", "01,1.5"),
-        "no multiple of the measure's step, 1",
-    ),
-    "other records": (
-        totals("state,value", "01,1"),
-        "no table totals count of records of the same records",
-    ),
-    "no number": (
-        totals("state,value", "01,many"),
-        "row 1: value: a finite number is needed",
-    ),
+    "unknown level": (totals("stat,value"), "column stat: unknown level; nearest known level: state"),
+    "off the domain": (totals("state,value", "99,1"), 'column state: the domain has no code "99"'),
+    "twice": (totals("state,value", "01,1", "01,2"), "a cell stands twice"),
+    "off the step": (totals("state,value", "01,1.5"), "no multiple of the measure's step, 1"),
+    "other records": (totals("state,value", "01,1"), "no table totals count of records of the same records"),
+    "no number": (totals("state,value", "01,many"), "row 1: value: a finite number is needed"),
     "no totals": (totals("naics2,state,value"), "it holds no totals"),
-    "beyond all totals": (
-        totals("naics2,state,value", "31-33,01,1e19"),
-        "row 1: value: no total is beyond",
-    ),
+    "beyond all totals": (totals("naics2,state,value", "31-33,01,1e19"), "row 1: value: no total is beyond"),
     "a wrong file that is not needed": (
         totals("naics2,state,value", "31-33,01,inf", option="--expected"),
         "row 1: value: a finite number is needed",

@@ -47,7 +47,6 @@ def plan_of(folder: Path, kind: str, owned: bool, drop: bool) -> Plan:
 
 
 # -- against a plain loop
-# ----------------------------------------------------------------------------------------------
 
 rows_drawn = st.lists(
     st.tuples(
@@ -131,7 +130,6 @@ def test_what_is_left_out_of_a_firm_depends_on_that_firm_alone(tmp_path: Path, m
 
 
 # -- releases
-# ----------------------------------------------------------------------------------------------------------
 
 
 def doubled(count: int = 1500) -> pa.Table:
@@ -252,7 +250,6 @@ def test_a_run_killed_midway_leaves_nothing_that_can_be_read(tmp_path: Path) -> 
 
 
 # -- diagnostics
-# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("owned", [False, True])

@@ -148,7 +148,6 @@ def test_no_record_at_all(tmp_path: Path) -> None:
 
 
 # -- what does not hold
-# ------------------------------------------------------------------------------------------------
 
 
 def test_bad_records_are_refused_and_nothing_is_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -315,7 +314,6 @@ def test_places_that_are_refused(tmp_path: Path) -> None:
 
 
 # -- killed
-# ------------------------------------------------------------------------------------------------------------
 
 
 def test_a_killed_run_is_refused_and_started_anew(tmp_path: Path) -> None:
