@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpmath import MPContext
 from numpy.polynomial import hermite_e
 
+from tests.noise.test_continuous_transformed import estimator, expected
 from tests.support.bits import Injected, words_that_draw
+from tests.support.densities import CTX
 from tests.support.mechanisms import root_of
 from udfs.mechanisms.base import ParameterError
 from udfs.mechanisms.transformed_kinds import Root
+from udfs.noise.continuous import Gaussian, Laplace
 from udfs.noise.powers import unbiased_estimate
 from udfs.numbers.arrays import LARGEST
 
-CTX: Any = MPContext()
-CTX.prec = 120
 INTERVAL = Fraction(19, 20)
 NOISES = ("gaussian", "laplace")
 
@@ -40,13 +40,9 @@ def test_the_papers_square_and_fourth_root() -> None:
 
 
 def expectation(noise: str, sigma: float, function: Any) -> Any:
-    """E function(Z) of continuous noise, by quadrature in 120 bits (the lattice's step is 2⁻³⁰ of the scale)."""
-    s, kinks = CTX.mpf(sigma), [-60, -20, -8, -3, 0, 3, 8, 20, 60, 120, 200]
-    if noise == "laplace":
-        return CTX.quad(lambda z: function(z * s) * CTX.exp(-abs(z)) / 2, [-200, -120, *kinks])
-    return CTX.quad(
-        lambda z: function(z * s) * CTX.exp(-z * z / 2) / CTX.sqrt(2 * CTX.pi), [-30, -12, *kinks[2:8], 12, 30]
-    )
+    """E function(Z) of continuous noise, by quadrature (the lattice's step is 2⁻³⁰ of the scale)."""
+    of = Laplace(scale=1) if noise == "laplace" else Gaussian(sigma=1)
+    return expected(lambda z: function(z * CTX.mpf(sigma)), of, [])
 
 
 def in_doubles(noise: str, sigma: float, function: Any) -> float:
@@ -58,11 +54,8 @@ def in_doubles(noise: str, sigma: float, function: Any) -> float:
 
 def polynomial(m: Root, x: Any) -> Any:
     """The mean estimator of docs/mathematics.md, section 4 plus a, in high precision."""
-    k, s = int(m.k), CTX.mpf(float(m.sigma))
-    if m.noise == "laplace":
-        return x**k - s**2 * k * (k - 1) * x ** (k - 2) if k > 1 else x
-    moments = [factorial(2 * j) // (2**j * factorial(j)) * s ** (2 * j) for j in range(k // 2 + 1)]
-    return sum((-1) ** j * comb(k, 2 * j) * m_j * x ** (k - 2 * j) for j, m_j in enumerate(moments))
+    terms = estimator(int(m.k), CTX.mpf(float(m.sigma)), m.noise == "gaussian")
+    return sum(c * x**n for n, c in terms.items())
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -75,8 +68,8 @@ def test_mean_estimators_and_their_errors(noise: str, k: int, total: int) -> Non
     variance = expectation(noise, 0.5, lambda z: (polynomial(m, v + z) - (total + 2)) ** 2)
     assert m.variance(total) == pytest.approx(float(variance), rel=1e-10)
     points = np.linspace(float(v) - 3, float(v) + 5, 9)
-    expected = [float(polynomial(m, CTX.mpf(x)) - 2) for x in points]
-    np.testing.assert_allclose(m.estimate(points), expected, rtol=1e-10, atol=1e-9)
+    exact = [float(polynomial(m, CTX.mpf(x)) - 2) for x in points]
+    np.testing.assert_allclose(m.estimate(points), exact, rtol=1e-10, atol=1e-9)
 
     def unfloored(z: Any) -> Any:
         return sum(c * unbiased_estimate(float(v) + z, 2 * i, 0.5, noise) for i, c in enumerate(m.variance_terms))

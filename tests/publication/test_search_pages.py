@@ -51,12 +51,7 @@ def test_search_filters_order_and_pages_show_the_published_figures(site: Path, p
     page.wait("document.querySelectorAll('#controls select').length > 3")
     labels = page.run("[...document.querySelectorAll('#controls label')].map((label) => label.firstChild.textContent)")
     assert {"Search", "Sector (NAICS 2)", "State", "National industry (NAICS 6)", "County"} <= set(labels)
-    page.run(
-        "{const list = [...document.querySelectorAll('#controls label')].find((each) => "
-        "each.firstChild.textContent === 'State').querySelector('select'); list.value = "
-        "[...list.options].find((each) => each.text.includes('California')).value; "
-        "list.dispatchEvent(new Event('change'));}"
-    )
+    choose(page, "State", "California")
     page.wait(f"{STATUS}.endsWith('of 20')")
     there = [float(row["value"]) for row in expected if row["county"].startswith("06")]
     assert [number(row[2]) for row in page.run(ROWS)] == sorted(there, reverse=True)
@@ -150,20 +145,15 @@ def test_filters_narrow_each_other(country: Path, page: Page) -> None:
         "[...[...document.querySelectorAll('#controls label')].find((each) => each.firstChild.textContent === '{}')"
         ".querySelectorAll('option')].map((each) => each.text)"
     )
-    choose = (
-        "{{const list = [...document.querySelectorAll('#controls label')].find((each) => "
-        "each.firstChild.textContent === '{}').querySelector('select'); list.value = "
-        "[...list.options].find((each) => each.text.includes('{}')).value; list.dispatchEvent(new Event('change'));}}"
-    )
     assert len(page.run(listed.format("County"))) == 1 + 3144
-    page.run(choose.format("State", "Washington (53)"))
+    choose(page, "State", "Washington (53)")
     counties = page.run(listed.format("County"))
     assert len(counties) == 1 + 39
     assert all(each.endswith(")") and "(53" in each for each in counties[1:])
-    page.run(choose.format("County", "King County"))
+    choose(page, "County", "King County")
     assert page.run(listed.format("State")) == ["All", "Washington (53)"]
     assert page.run(STATUS) == "Cells 1 to 10 of 10"
-    page.run(choose.format("County", "All"))
+    choose(page, "County", "All")
     assert len(page.run(listed.format("State"))) == 1 + 51
 
 
