@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from jobs.commands import print_columns, print_json, put, say
-from pipeline.accounting.accountant import total
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.plain import WIDTH, excess_text, fitted, gap_text
 from pipeline.ledger.admission import Account
@@ -233,7 +232,7 @@ def _print_spending(spending: Spending) -> None:
         rows.append((f"    {s.release}", s.status, str(s.charges), bound_text(loss), above))
     print_columns([*rows, ("    spent", "", "", bound_text(spending.total), "")])
     pure = "none" if spending.epsilon is None else bound_text(spending.epsilon)
-    tests = bound_text(total(spending.tests))
+    tests = bound_text(spending.of_tests)
     say(f"    of it {tests} by tests of records left out; pure epsilon {pure}")
     if spending.limit is None or spending.left is None:
         say("    no limit covers it: its loss may grow without bound")

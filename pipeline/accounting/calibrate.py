@@ -153,14 +153,7 @@ class Family:
     """
 
     def __init__(  # noqa: PLR0913 — what a mechanism is made of
-        self,
-        kind: str,
-        name: str,
-        fixed: Fixed,
-        step: Fraction,
-        *,
-        may_be_narrow: bool,
-        times: Fraction = Fraction(1),
+        self, kind: str, name: str, fixed: Fixed, step: Fraction, *, may_be_narrow: bool, times: Fraction = Fraction(1)
     ) -> None:
         self.kind, self.name, self.fixed, self.step = kind, name, dict(fixed), step
         self.may_be_narrow, self.times = may_be_narrow, times
@@ -244,11 +237,7 @@ def _cannot(target: Target, which: str, best: Mechanism | None, why: str) -> Cal
 KIND = "symmetric_stable"
 ALPHAS = (*(1 + Fraction(n, 100) for n in range(100)), Fraction("1.995"), Fraction("1.999"))
 FIRST = (0, 5, 15, 30, 45, 60, 75, 90, len(ALPHAS) - 1)  # of ALPHAS; then what lies beside the best of them
-LEAST: Mapping[str, str] = {
-    "error": "mean absolute error",
-    "interval": "width of the interval",
-    "loss": "loss (rho)",
-}
+LEAST: Mapping[str, str] = {"error": "mean absolute error", "interval": "width of the interval", "loss": "loss (rho)"}
 Score = tuple[float, ...]
 NONE: Score = (inf,)  # of an α at which nothing meets the target, or what is to be least is infinite
 

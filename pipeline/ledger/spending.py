@@ -94,6 +94,11 @@ class Spending:
         return total(loss for _, loss in self.spent)
 
     @property
+    def of_tests(self) -> Fraction:
+        """What tests alone lost."""
+        return total(self.tests)
+
+    @property
     def epsilon(self) -> Fraction | None:
         """The accumulated pure loss; None where a release has none."""
         known = [loss for loss in self.pure if loss is not None]
@@ -149,7 +154,7 @@ class Spending:
             "assumed": {name: as_json(value) for name, value in self.assumed.items()},
             "spent": up_float(self.total),
             "epsilon": _up(self.epsilon),
-            "left_out_tests": up_float(total(self.tests)),
+            "left_out_tests": up_float(self.of_tests),
             "years": self._years,
             "releases": [
                 {"release": state.release, "state": state.status, "charges": state.charges, "rho": up_float(loss)}

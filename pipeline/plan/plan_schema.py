@@ -235,10 +235,7 @@ class DomainSpec(Spec):
         json_schema_extra={
             "anyOf": [
                 {"not": {"required": ["cells"]}, "minProperties": 1},
-                {
-                    "required": ["cells"],
-                    "properties": {"naics": False, "county": False, "other": {"maxItems": 0}},
-                },
+                {"required": ["cells"], "properties": {"naics": False, "county": False, "other": {"maxItems": 0}}},
             ]
         },
     )

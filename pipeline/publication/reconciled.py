@@ -26,14 +26,7 @@ from pipeline.publication.public_totals import (
     read_totals,
     spread_evenly,
 )
-from pipeline.publication.released_tables import (
-    Group,
-    ReleasedTable,
-    Releases,
-    Spread,
-    groups_of,
-    require_tables,
-)
+from pipeline.publication.released_tables import Group, ReleasedTable, Releases, Spread, groups_of, require_tables
 from pipeline.storage.location import Location
 from udfs.estimates.cliques import TooLarge
 from udfs.estimates.solve import Estimates

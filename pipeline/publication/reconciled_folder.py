@@ -32,14 +32,7 @@ from pipeline.publication.release_folder import (
     published_part,
     structure_of,
 )
-from pipeline.publication.released_tables import (
-    EXACT,
-    OwnNoise,
-    ReleasedTable,
-    Spread,
-    drawn_of,
-    variances_of,
-)
+from pipeline.publication.released_tables import EXACT, OwnNoise, ReleasedTable, Spread, drawn_of, variances_of
 from pipeline.storage.location import Location
 from pipeline.storage.paths import UNFINISHED, filled
 from pipeline.storage.staging import STRUCTURE, safe_name

@@ -18,15 +18,7 @@ from pipeline.plan.domain.cells import Base, Int32s, QueryCells, cheapest
 from pipeline.plan.model import Plan
 from pipeline.plan.structure import Structure, TableFacts, unweighted
 from pipeline.publication.manifest import Manifest
-from pipeline.publication.release_folder import (
-    VALUE,
-    Source,
-    column,
-    equal_codes,
-    numbers,
-    released,
-    structure_of,
-)
+from pipeline.publication.release_folder import VALUE, Source, column, equal_codes, numbers, released, structure_of
 from pipeline.storage.location import Location
 from udfs.estimates.intervals import Law, combined, law_of, multiplier
 from udfs.estimates.solve import Estimates

@@ -15,15 +15,7 @@ from itertools import combinations
 import numpy as np
 
 from udfs.estimates.group import Group, Known, Weights
-from udfs.estimates.tables import (
-    EstimateError,
-    Int32s,
-    Observed,
-    Positions,
-    Step,
-    Sums,
-    joint_positions,
-)
+from udfs.estimates.tables import EstimateError, Int32s, Observed, Positions, Step, Sums, joint_positions
 from udfs.numbers.arrays import Floats
 
 Levels = tuple[Int32s, ...]  # of one clique: on each axis the block of each entry

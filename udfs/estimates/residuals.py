@@ -30,16 +30,7 @@ from udfs.estimates.cliques import (
 from udfs.estimates.fixed import firmly
 from udfs.estimates.group import Known
 from udfs.estimates.preconditioners import Inverse
-from udfs.estimates.tables import (
-    Along,
-    Int32s,
-    Node,
-    analysed,
-    averaged,
-    composed,
-    in_order,
-    shaped,
-)
+from udfs.estimates.tables import Along, Int32s, Node, analysed, averaged, composed, in_order, shaped
 from udfs.numbers.arrays import Floats, Int64s
 
 LEAST = 1e-4  # of what coarser cells know least: where no table knows the cells of a residual by themselves

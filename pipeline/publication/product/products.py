@@ -232,10 +232,7 @@ def _meaning(product: ProductSpec, name: str, kind: str, columns: Sequence[str])
         ),
         "published": (measure.unit, f"{measure.meaning}, as released"),
         "sd": (measure.unit, f"{measure.meaning}: standard deviation, the standard error as released"),
-        "cv": (
-            "%",
-            f"{measure.meaning}: coefficient of variation, the standard deviation over the value",
-        ),
+        "cv": ("%", f"{measure.meaning}: coefficient of variation, the standard deviation over the value"),
         "flag": ("", f"{measure.meaning}: {product_spec.WITHHELD} where the value is withheld: {product.basic.rule}"),
     }[what]
 

@@ -35,11 +35,7 @@ CSV = (".csv", ".csv.gz")
 
 
 def front_page(
-    facts: Facts,
-    site: str = "",
-    published: Mapping[str, Any] | None = None,
-    notes: Sequence[str] = (),
-    front: str = "",
+    facts: Facts, site: str = "", published: Mapping[str, Any] | None = None, notes: Sequence[str] = (), front: str = ""
 ) -> str:
     """Return the front page.
 
@@ -88,11 +84,7 @@ def published_page(
         if file["path"].endswith(CSV)
     }
     tables = [
-        {
-            "name": name,
-            "title": titles[name],
-            "files": [_link(file) for file in files],
-        }
+        {"name": name, "title": titles[name], "files": [_link(file) for file in files]}
         for name, files in listed.items()
         if name in titles
     ]
@@ -172,11 +164,7 @@ def _product(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_page(
-    facts: Facts,
-    about: Mapping[str, Any],
-    figures: Figures,
-    links: Mapping[str, Any],
-    instead: Coarse | None = None,
+    facts: Facts, about: Mapping[str, Any], figures: Figures, links: Mapping[str, Any], instead: Coarse | None = None
 ) -> str:
     """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
 
