@@ -1,6 +1,7 @@
 """The house of docs/architecture.md: what its wings cannot see, and how large its rooms may be."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 from tests.house import FLOORS, LONGEST, ROOT, House, budgets, house, over_budget, room
 
-MOST_ARROWS, MOST_ROOMS, MOST_FILES = 118, 22, 252
+MOST_ARROWS, MOST_ROOMS, MOST_FILES = 118, 22, 240
+MOST_IN_A_FOLDER = 4_000  # lines
+MOST_PAGES, MOST_WORDS = 30, 60_000  # of docs/; a word has a letter or a digit
 VAGUE = {"found", "told", "given", "whole"}  # names that mean something else in each file; `at` where it is a variable
 SEES_RECORDS = ("pipeline.microdata", "pipeline.diagnostics", "pipeline.release")
 SEES_SUMS = ("pipeline.engines.dask", "pipeline.engines.spark", "pipeline.engines.tasks", "pipeline.engines.totals")
@@ -90,6 +93,17 @@ def test_rooms_keep_their_budgets_and_the_house_its_shape(here: House) -> None:
     assert len(here.arrows) <= MOST_ARROWS
     assert len(here.files) <= MOST_FILES
     assert {name: lines for name, lines in here.files.items() if lines > LONGEST} == {}
+    packages, folders = {name.rpartition(".")[0] for name in here.files}, Counter[str]()
+    for name, lines in here.files.items():
+        folders[name if name in packages else name.rpartition(".")[0]] += lines
+    assert max(folders.values()) <= MOST_IN_A_FOLDER
+
+
+def test_the_pages_can_be_read_by_one_person() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    words = sum(any(letter.isalnum() for letter in word) for page in pages for word in page.split())
+    assert len(pages) <= MOST_PAGES
+    assert words <= MOST_WORDS
 
 
 def test_a_run_of_a_release_crosses_few_files(here: House) -> None:

@@ -250,12 +250,7 @@ def test_intervals_of_transformations_are_as_wide_as_asked(kind: str, fixed: dic
 @pytest.mark.parametrize(
     ("kind", "fixed", "target", "says"),
     [
-        (
-            "gaussian",
-            {},
-            standard_error(1e25),
-            "the largest standard error with these parameters is 3.60288e+16",
-        ),
+        ("gaussian", {}, standard_error(1e25), "the largest standard error with these parameters is 3.60288e+16"),
         (
             "exponential_polylog",
             {"p": 2, "d": "1.5", "a": 3},

@@ -90,12 +90,7 @@ def test_distributions_are_those_of_the_records(plan: Path, tmp_path: Path) -> N
     loaded, table = load_plan(plan), microdata().to_pylist()
     inside = [row for row in table if in_domain(loaded, row)]
     losses = {id(row): float(whole(record_losses(loaded, row))) for row in inside}
-    assert made["records"] == {
-        "read": 600,
-        "dropped": 0,
-        "outside_domain": 600 - len(inside),
-        "in_domain": len(inside),
-    }
+    assert made["records"] == {"read": 600, "dropped": 0, "outside_domain": 600 - len(inside), "in_domain": len(inside)}
     classes = list(zip(SIZES, (*SIZES[1:], math.inf), strict=True))
     groups: dict[str, dict[str, list[Any]]] = {
         "by_size": {

@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain.cells import Base, QueryCells, RollUp, cheapest, roll_up_totals
-from tests.support.domains import (
-    Totals,
-    World,
-    agree,
-    example,
-    held,
-    listed_domain,
-    product_domain,
-    queries,
-    worlds,
-)
+from tests.support.domains import Totals, World, agree, example, held, listed_domain, product_domain, queries, worlds
 from tests.support.wide import wide
 from udfs.numbers.arrays import Wide
 

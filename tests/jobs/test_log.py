@@ -18,12 +18,7 @@ from tests.support.world import records, write_world
 
 KEYS = ["time", "level", "event", "command", "release", "attempt", "stage", "seconds", "message", "exit_code"]
 COUNT = 1237
-CANARIES = (
-    "CANARY-KIWI",
-    "58274913",
-    "62948173",
-    str(COUNT),
-)  # a record's id and values, the number of records
+CANARIES = ("CANARY-KIWI", "58274913", "62948173", str(COUNT))  # a record's id and values, the number of records
 STAGES = [
     "check",
     "reserve",

@@ -93,8 +93,7 @@ def test_a_signal_ends_a_release_with_one_line(
 
 
 IN_A_MOMENT = PROGRAM.replace(
-    "os.kill(os.getpid(), {number})",
-    "__import__('threading').Timer({delay}, os.kill, (os.getpid(), {number})).start()",
+    "os.kill(os.getpid(), {number})", "__import__('threading').Timer({delay}, os.kill, (os.getpid(), {number})).start()"
 )
 
 

@@ -196,8 +196,7 @@ def test_tables_of_other_records_do_not_nest(folder: Path) -> None:
 
 def test_parts_may_keep_their_scales_in_proportion(folder: Path) -> None:
     text = DRAFT.replace(
-        "    payroll: {standard_error: 3000}",
-        '    payroll_state: {weight: 1, proportions: {"31-33": 2, others: 0.5}}',
+        "    payroll: {standard_error: 3000}", '    payroll_state: {weight: 1, proportions: {"31-33": 2, others: 0.5}}'
     )
     _, out = allocated(folder, text)
     parts = load_plan(out).queries[3].mechanisms

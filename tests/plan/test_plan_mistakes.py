@@ -71,11 +71,7 @@ CASES = [
         "type: integer, step: 2",
         "dataset.measures.employment.step: must be 1 or left out, for integers",
     ),
-    (
-        ", step: 0.5",
-        "",
-        "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)",
-    ),
+    (", step: 0.5", "", "dataset.measures.payroll.step: missing key (every value is a whole multiple of it)"),
     ("    payroll: {", "    records: {column: n, type: integer}\n    payroll: {", f"dataset.measures.records: {TAKEN}"),
     # the domain
     ("naics: naics.csv, ", "", "domain.naics: missing key (give naics and county, or cells)"),

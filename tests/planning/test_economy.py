@@ -4,17 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.planning.economy import (
-    CLASSES,
-    Choice,
-    Economy,
-    Figures,
-    Ints,
-    Pareto,
-    SizeClass,
-    WithinClass,
-    susb,
-)
+from pipeline.planning.economy import CLASSES, Choice, Economy, Figures, Ints, Pareto, SizeClass, WithinClass, susb
 from pipeline.planning.economy.firms import Firms, evenly, rounded
 from pipeline.planning.economy.generate import (
     BATCHES_A_NATION,

@@ -146,13 +146,7 @@ def test_another_kind_is_taken_where_a_large_record_loses_less_by_it() -> None:
     limits = [((10, 10, 10), 1), ((100_000, 100_000, 100_000), 60)]
     plain = settled(programme([GAUSSIAN] * 3, limits))
     choice = programme([GAUSSIAN] * 3, limits)
-    unknowns = [
-        replace(
-            each,
-            choices=[{v: polylog()}],
-        )
-        for v, each in enumerate(choice.unknowns)
-    ]
+    unknowns = [replace(each, choices=[{v: polylog()}]) for v, each in enumerate(choice.unknowns)]
     better = settled(replace(choice, unknowns=unknowns))
     assert "exponential_polylog" in {each.family.kind for each in better.problem.unknowns}
     assert better.problem.keeps(better.problem.at(better.numbers))

@@ -192,14 +192,8 @@ WRONG = [
     ("--compare --standard-error 30", "--total: missing; the true total of a typical cell"),
     ("--compare --standard-error 30 --total 9 --objective share", "--limit: the objective share needs one"),
     ("--compare --standard-error 30 --total 9 --limit 0", "--limit: must be above 0"),
-    (
-        "--compare --count --standard-error 30 --total 9 --sizes a.csv",
-        "--sizes: cannot be combined with --count",
-    ),
-    (
-        "--compare --count --standard-error 30 --total 9 --plot a.svg",
-        "--plot: cannot be combined with --count",
-    ),
+    ("--compare --count --standard-error 30 --total 9 --sizes a.csv", "--sizes: cannot be combined with --count"),
+    ("--compare --count --standard-error 30 --total 9 --plot a.svg", "--plot: cannot be combined with --count"),
     (f"{ONE} --standard-error 3 --count", "prdp calibrate: unknown option --count"),
     ("--compare --standard-error 30 --total 9 --sizes nowhere.csv", "nowhere.csv: cannot be read: No such file"),
 ]

@@ -203,11 +203,7 @@ def test_basic_tables_withhold_what_is_noise(made: Path) -> None:
 
 def test_basic_tables_name_codes(made: Path) -> None:
     read = pq.read_table(made / "basic" / "co_est_naics6.parquet").to_pandas()
-    assert list(read["county_name"].unique()) == [
-        "Autauga County, AL",
-        "Baldwin County, AL",
-        "Los Angeles County, CA",
-    ]
+    assert list(read["county_name"].unique()) == ["Autauga County, AL", "Baldwin County, AL", "Los Angeles County, CA"]
     assert (read["naics6_name"][0], read["size_name"][0]) == ("Timber Tract Operations", "fewer than 5 employees")
 
 

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.accounting.accountant import Charged
-from pipeline.accounting.convert import (
-    ORDERS,
-    approximate_epsilon,
-    approximate_epsilon_of,
-    interpretation,
-)
+from pipeline.accounting.convert import ORDERS, approximate_epsilon, approximate_epsilon_of, interpretation
 from pipeline.accounting.interpretation import Loss, interpret
 from pipeline.accounting.policy import PolicySum, QueryPolicy
 from pipeline.accounting.references import Limit, Reference, ReferenceRecord

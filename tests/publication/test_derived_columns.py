@@ -14,12 +14,7 @@ import yaml
 
 import prdp
 from pipeline.base.errors import as_options
-from pipeline.publication.product.derived_columns import (
-    Part,
-    change_of_rows,
-    quotient_of,
-    share_of_rows,
-)
+from pipeline.publication.product.derived_columns import Part, change_of_rows, quotient_of, share_of_rows
 from pipeline.publication.product.product_tables import ShownTables
 from prdp import PlanError
 from tests.support.published import ATTEMPT, Table, publish
@@ -54,13 +49,7 @@ PRODUCT: dict[str, Any] = {
             "times": "3/13",
             "decimals": 0,
         },
-        "part": {
-            "meaning": "Share of the state",
-            "unit": "%",
-            "share": "m3",
-            "over": "sector",
-            "times": 100,
-        },
+        "part": {"meaning": "Share of the state", "unit": "%", "share": "m3", "over": "sector", "times": 100},
     },
     "flags": [{"flag": "a", "under": 2, "meaning": "good"}, {"flag": "b", "meaning": "others"}],
     "layouts": [

@@ -22,15 +22,7 @@ from pipeline.publication.published_totals import Published
 from pipeline.publication.released_tables import ReleasedTable
 from prdp import PlanError, StateError
 from prdp.declared import location
-from tests.support.many_keys import (
-    ALL,
-    in_files,
-    met_by_any,
-    microdata,
-    public_cells,
-    queries_of,
-    write,
-)
+from tests.support.many_keys import ALL, in_files, met_by_any, microdata, public_cells, queries_of, write
 from tests.support.submit import submit
 from udfs.mechanisms.catalogue import build
 

@@ -231,10 +231,7 @@ def test_tables_in_a_store_are_named_by_their_bucket(place: Place, tmp_path: Pat
     *_, complete = run_events(load_plan(place.plan), moved)
     (attempt,) = attempts(place)
     first = complete["outputs"][0]
-    assert (first["namespace"], first["name"]) == (
-        "s3://public",
-        f"releases/{RELEASE}/{attempt}/tables/establishments",
-    )
+    assert (first["namespace"], first["name"]) == ("s3://public", f"releases/{RELEASE}/{attempt}/tables/establishments")
     append_new([complete], tmp_path / "events")
     assert valid(json.loads((tmp_path / "events").read_text()))
 

@@ -14,10 +14,7 @@ from pipeline.release import pinned as same_files
 from tests.support.ledgers import ledger_file
 from tests.support.world import budget_file, records, write_world
 
-LINKS: dict[str, Callable[[Path, Path], object]] = {
-    "symbolic": os.symlink,
-    "hard": os.link,
-}
+LINKS: dict[str, Callable[[Path, Path], object]] = {"symbolic": os.symlink, "hard": os.link}
 
 
 @pytest.fixture
