@@ -16,7 +16,8 @@ import pytest
 
 from tests.faults.acts import signalled
 from tests.faults.judge import Seen, differences, leaks, look
-from tests.faults.scene import RELEASE, ROOT, Ended, with_canaries
+from tests.faults.scene import RELEASE, Ended, with_canaries
+from tests.faults.shared import ROOT
 from tests.faults.table import ENGINES, FAULTS, Fault
 from tests.support.ledgers import append, entries
 from tests.support.patience import PATIENCE

@@ -18,7 +18,8 @@ from tests.support.world import records, write_world
 
 # The process sends the signal to itself when a stage begins, and is then at work on that stage.
 PROGRAM = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests in the background
 from pipeline.base.log import Log
 log = Log._log
 def and_kill(self, level, event, message=None, **facts):
