@@ -17,7 +17,7 @@ import pytest
 
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
-from pipeline.publication.site.figures import classes, figure, map_script, outside, reading, with_bars
+from pipeline.publication.site.figures import Figures, classes, figure, map_script, outside, reading, with_bars
 from pipeline.publication.site.packed import packed
 from pipeline.storage.paths import locate
 from tests.support.parity import MECHANISMS, cells
@@ -248,3 +248,10 @@ def test_a_figure_outside_its_interval_is_said_to_be() -> None:
     """What is displayed adds up, and can leave its interval; NaN, as in no noise known, is outside too."""
     words = "the figure is outside: quote the interval"
     assert [outside(value, 3, 7) for value in (2, 3, 7, 8, float("nan"))] == [words, "", "", words, words]
+
+
+@pytest.mark.parametrize("values", [np.random.default_rng(0).integers(0, 5, 30), np.array([1, np.nan, 2, np.nan, 2])])
+def test_the_largest_are_the_first_of_a_whole_sort(values: Any) -> None:
+    for most in (1, 3, 4, 40):
+        order = np.argsort(-values.astype(float), kind="stable")[:most].tolist()
+        assert Figures(None, {"value": values}).largest(most) == order  # type: ignore[arg-type]  # it asks no cells
