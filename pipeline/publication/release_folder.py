@@ -359,7 +359,8 @@ def text_of(keys: pa.Array, texts: Mapping[str, str]) -> pa.Array:
 
 def column(table: pa.Table, name: str) -> pa.Array:
     """Return a column of a table that was taken at once."""
-    return table.column(name).combine_chunks()
+    chunks = table.column(name)
+    return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()  # which copies even a single one
 
 
 def same_keys(one: pa.Table, other: pa.Table, levels: Sequence[str]) -> bool:

@@ -88,10 +88,14 @@ def whole_range(lower: Floats, upper: Floats, step: float) -> tuple[Floats, Floa
     A total of whole steps is one of the whole numbers in its interval: rounded inwards, but for the error of doubles,
     the range holds it as often. Where none is in it, and of other steps, it is rounded outwards.
     """
+    if step % 1 != 0:
+        return np.floor(lower), np.ceil(upper)
     slack = 1e-9 * np.maximum(1, np.maximum(np.abs(lower), np.abs(upper)))
     inner = np.ceil(lower - slack), np.floor(upper + slack)
-    apart = (inner[0] > inner[1]) | (step % 1 != 0)
-    return np.where(apart, np.floor(lower), inner[0]), np.where(apart, np.ceil(upper), inner[1])
+    apart = inner[0] > inner[1]
+    if apart.any():
+        inner = np.where(apart, np.floor(lower), inner[0]), np.where(apart, np.ceil(upper), inner[1])
+    return inner
 
 
 # Ratios, shares and change of estimated totals, cell by cell, with intervals that keep their coverage.

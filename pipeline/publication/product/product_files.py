@@ -217,7 +217,7 @@ class _Joined:
             for each, count in zip(shown, self.counts, strict=True)
         ]
         absent = np.repeat([each is None for each in shown], self.counts)[self.order]
-        return np.tile(absent, self.areas), np.concatenate(parts, axis=1)[:, self.order].ravel()
+        return np.tile(absent, self.areas), np.concatenate(parts, axis=1).take(self.order, axis=1).ravel()
 
 
 # Research and Basic tables: tables with the same cells, side by side.

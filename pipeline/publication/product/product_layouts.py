@@ -97,7 +97,8 @@ class Cells:
         return cube.transpose(0, *(left.index(level) + 1 for level in self.by)).reshape(areas, -1)
 
     def _figure(self, rows: pa.Table, areas: int, name: str, power: int = 1) -> NDArray[Any]:
-        return self.taken(release_folder.numbers(rows, name) ** power, areas)
+        numbers = release_folder.numbers(rows, name)
+        return self.taken(numbers if power == 1 else numbers**power, areas)
 
     def stated(self, rows: pa.Table, areas: int) -> Statistics:
         """Return values, errors and intervals of rows of the table, as published, or as bounds of sums."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.base.errors import PlanError, arg
 from pipeline.engines.writers import PIECE
@@ -272,8 +273,10 @@ class Grid:
             return False
         for number, (level, codes) in enumerate(self.codes.items()):
             each = prod(self.shape[number + 1 :])
-            numbers = equal_codes(column(rows, level), codes).reshape(-1, len(codes), each)
-            if not (numbers == np.arange(len(codes))[None, :, None]).all():
+            keys = column(rows, level)
+            numbers = keys.indices.to_numpy(zero_copy_only=False).reshape(-1, len(codes), each)
+            places = pc.index_in(codes, keys.dictionary).fill_null(-1).to_numpy(zero_copy_only=False)
+            if not (numbers == places[None, :, None]).all():
                 return False
         area = column(rows, self.source.levels[0]).indices.to_numpy(zero_copy_only=False).reshape(areas, inside)
         return bool((area == area[:, :1]).all())
