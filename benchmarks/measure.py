@@ -56,7 +56,9 @@ def run(words: Sequence[str], environment: Mapping[str, str] | None = None, tree
     others = {*_children(os.getpid())}
     before, began = getrusage(RUSAGE_CHILDREN), time.perf_counter()
     with tempfile.TemporaryFile() as told:
-        process = subprocess.Popen(words, env=os.environ | (environment or {}), stdout=told, stderr=subprocess.STDOUT)
+        # with it each command would compile all of prdp anew, which no installation does
+        own = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        process = subprocess.Popen(words, env=own | {**(environment or {})}, stdout=told, stderr=subprocess.STDOUT)
         with _looking(process.pid, tree) as seen:
             _, status, used = os.wait4(process.pid, 0)
             wall = time.perf_counter() - began

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, select
 
 from pipeline.base.errors import StateError, file_errors
 
@@ -58,12 +58,12 @@ SUMMARIES = sa.Table(
     sa.Column("content", sa.Text, nullable=False),
 )
 
-# Whatever the code above it does, the database holds one publication of a release at most.
-_PUBLISHED = text("event = 'published'")
-sa.Index("one_publication", ENTRIES.c.release, unique=True, sqlite_where=_PUBLISHED, postgresql_where=_PUBLISHED)
-
 SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
 WRITERS = 0x70726470_6C656467  # the advisory lock of writers: "prdpledg"
+
+# Whatever the code above it does, the database holds one publication of a release at most. (Not as sa.Index: a part of
+# a table's rows would load SQLAlchemy's code for PostgreSQL also where the ledger is a file.)
+_ONE_PUBLICATION = "CREATE UNIQUE INDEX one_publication ON {} (release) WHERE event = 'published'"
 
 # The third trigger also stops INSERT OR REPLACE, which removes a row without firing a DELETE trigger.
 _SQLITE_APPENDED = """CREATE TRIGGER entries_appended BEFORE INSERT ON entries
@@ -72,6 +72,7 @@ OR NEW.previous IS NOT coalesce((SELECT hash FROM entries ORDER BY seq DESC LIMI
 BEGIN SELECT RAISE(ABORT, 'entries are appended in order'); END"""
 
 _SQLITE = (
+    _ONE_PUBLICATION.format("entries"),
     """CREATE TRIGGER entries_not_updated BEFORE UPDATE ON entries
 BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END""",
     """CREATE TRIGGER entries_not_deleted BEFORE DELETE ON entries
@@ -107,6 +108,7 @@ END $$"""
 
 # ALWAYS: a session in the role of a replica fires them too.
 _POSTGRES = (
+    _ONE_PUBLICATION.format(f"{SCHEMA}.entries"),
     f"""CREATE FUNCTION {SCHEMA}.entries_kept() RETURNS trigger {_FUNCTION} AS $$
 BEGIN
     RAISE EXCEPTION 'entries are never changed or removed' USING ERRCODE = 'integrity_constraint_violation';
