@@ -4,15 +4,16 @@
 
 A part is a folder of tests, of which it runs what `make test` leaves out, the suite's fast half on another Python, or
 some faults of tests/faults on one engine.
-Without a name all parts are run that did not pass on these files. Results stand in tests/drills.json, with commit, date
-and machine. The exit code is 0 where every part that was asked for passed on these files, 1 where one did not, 2 where
-none has the name.
+Without a name all parts are run that did not pass on these files: prdp, what all tests share, and the part's own tests,
+not those of other parts. Results stand in tests/drills.json, with commit, date and machine. The exit code is 0 where
+every part that was asked for passed on these files, 1 where one did not, 2 where none has the name.
 """
 
 import argparse
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 
 PYTHONS = ("3.12", "3.13")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
 NOTHING_COLLECTED = 5  # pytest's exit code
+WRITTEN_AFTER = ("tests/drills.json", "docs/performance*", "CHANGELOG.md")  # what says how drills and benchmarks ended
 Parts = Mapping[str, Sequence[str]]  # name → arguments of Python
 
 
@@ -75,15 +77,15 @@ def main(words: Sequence[str] | None = None, of: Parts | None = None, results: P
     wanted = asked.part or list(known)
     if not asked.status:
         for name in wanted:
-            if asked.again or not passed_here(read(results).get(name)):
+            if asked.again or not passed_here(name, read(results).get(name)):
                 print(f"== {name}", flush=True)
-                write(results, read(results) | {name: done(known[name])})
+                write(results, read(results) | {name: done(name, known[name])})
     ended = read(results)
     print("\n".join(status(wanted, ended)))
-    return int(not all(passed_here(ended.get(name)) for name in wanted))
+    return int(not all(passed_here(name, ended.get(name)) for name in wanted))
 
 
-def done(arguments: Sequence[str]) -> Result:
+def done(part: str, arguments: Sequence[str]) -> Result:
     """Run a part and return how it ended; what it prints is printed, and its last line is its summary."""
     began, last = time.monotonic(), ""
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -95,25 +97,39 @@ def done(arguments: Sequence[str]) -> Result:
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     minutes = round((time.monotonic() - began) / 60, 1)
     passed = process.returncode in {0, NOTHING_COLLECTED}
-    return Result(passed, commit(), date, machine, minutes, last[:120])
+    return Result(passed, commit(part), date, machine, minutes, last[:120])
 
 
-def commit() -> str:
-    """Return the commit of these files, with `+` where they differ from it; empty outside a checkout."""
+def commit(part: str) -> str:
+    """Return the commit of a part's files, with `+` where they differ from it; empty outside a checkout."""
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return head.stdout.strip() + ("" if same_files("HEAD") else "+") if head.returncode == 0 else ""
+    return head.stdout.strip() + ("" if same_files("HEAD", part) else "+") if head.returncode == 0 else ""
 
 
-def same_files(commit: str) -> bool:
-    """Return whether tracked files are those of a commit, but for the results themselves."""
-    results = f":!{RESULTS.relative_to(ROOT)}"
-    call = ["git", "diff", "--quiet", commit, "--", ".", results]
+def same_files(commit: str, part: str) -> bool:
+    """Return whether tracked files are those of a commit, but for what the part does not read."""
+    call = ["git", "diff", "--quiet", commit, "--", ".", *(f":!{path}" for path in unread(part))]
     return subprocess.run(call, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
-def passed_here(result: Result | None) -> bool:
-    """Return whether a part passed on the very files that are here."""
-    return result is not None and result.passed and bool(result.commit) and same_files(result.commit)
+def unread(part: str) -> list[str]:
+    """Return what a part does not read: other folders of tests than its own and those that these name."""
+    folders = {path.parent.name: path.parent for path in (ROOT / "tests").glob("*/*.py")}
+    own = part.partition("-")[0]
+    if own not in folders:  # the loose tests look at all files, and other Pythons run most folders
+        return [WRITTEN_AFTER[0]]
+    needed, new = set[str](), {own, "support"}
+    while new:
+        needed |= new
+        texts = [path.read_text(encoding="utf-8") for name in new for path in folders[name].rglob("*.py")]
+        named = {name for text in texts for name in re.findall(r"^ *(?:from|import) tests\.(\w+)", text, re.M)}
+        new = named & folders.keys() - needed
+    return [*WRITTEN_AFTER, *(f"tests/{name}" for name in sorted(folders.keys() - needed))]
+
+
+def passed_here(part: str, result: Result | None) -> bool:
+    """Return whether a part passed on the very files of it that are here."""
+    return result is not None and result.passed and bool(result.commit) and same_files(result.commit, part)
 
 
 def status(wanted: Iterable[str], ended: Mapping[str, Result]) -> list[str]:
@@ -121,7 +137,7 @@ def status(wanted: Iterable[str], ended: Mapping[str, Result]) -> list[str]:
     lines, missing = [], 0
     for name in wanted:
         result = ended.get(name)
-        here = passed_here(result)
+        here = passed_here(name, result)
         missing += not here
         if result is None:
             lines.append(f"{name:22} never ran")

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,8 @@ def test_a_cluster_is_lent_whole_whatever_was_done_to_it(started: Any, tmp_path:
 def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drills, "commit", lambda: "a" * 40)
-    monkeypatch.setattr(drills, "same_files", lambda commit: commit == "a" * 40)
+    monkeypatch.setattr(drills, "commit", lambda part: "a" * 40)
+    monkeypatch.setattr(drills, "same_files", lambda commit, part: commit == "a" * 40)
     results = tmp_path / "drills.json"
     assert run(results, "--status") == 1
     assert "2 of 2 parts did not pass" in capsys.readouterr().out
@@ -88,11 +89,42 @@ def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(
 
 
 def test_what_passed_on_other_files_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drills, "commit", lambda: "a" * 40)
-    monkeypatch.setattr(drills, "same_files", lambda commit: True)
+    monkeypatch.setattr(drills, "commit", lambda part: "a" * 40)
+    monkeypatch.setattr(drills, "same_files", lambda commit, part: True)
     assert run(tmp_path / "drills.json", "one") == 0
-    monkeypatch.setattr(drills, "same_files", lambda commit: False)
+    monkeypatch.setattr(drills, "same_files", lambda commit, part: False)
     assert run(tmp_path / "drills.json", "--status", "one") == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "again", "kept"),
+    [
+        ("udfs/a.py", {"noise", "numbers", "faults-spark-1", "house", "python-3.12"}, set()),
+        ("tests/support/a.py", {"noise", "numbers", "faults-spark-1", "house", "python-3.12"}, set()),
+        ("tests/noise/test_a.py", {"noise", "numbers", "house", "python-3.12"}, {"faults-spark-1"}),
+        ("tests/faults/a.py", {"faults-spark-1", "house"}, {"noise", "numbers"}),
+        ("docs/a.md", {"noise", "numbers", "faults-spark-1", "house"}, set()),
+        ("CHANGELOG.md", {"house", "python-3.12"}, {"noise", "numbers", "faults-spark-1"}),
+        ("tests/drills.json", set(), {"noise", "house", "python-3.12"}),
+    ],
+)
+def test_what_another_part_alone_reads_leaves_a_part_passed(
+    changed: str, again: set[str], kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drills, "ROOT", tmp_path)
+    for name in ("udfs/a.py", "tests/support/a.py", "tests/noise/test_a.py", "tests/faults/a.py", "docs/a.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a = 1\n")
+    (tmp_path / "tests" / "numbers").mkdir()
+    (tmp_path / "tests" / "numbers" / "test_b.py").write_text("from tests.noise.test_a import a\n")
+    for name in ("CHANGELOG.md", "tests/drills.json"):
+        (tmp_path / name).write_text("1\n")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", "-c", "init.defaultBranch=main"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
+        subprocess.run([*git, *words], check=True)
+    (tmp_path / changed).write_text("2\n")
+    assert {name for name in again | kept if not drills.same_files("HEAD", name)} == again
+    assert {name for name in again | kept if drills.commit(name).endswith("+")} == again
 
 
 def test_a_mistyped_part_is_refused(tmp_path: Path) -> None:
