@@ -5,8 +5,9 @@
 A part is a folder of tests, of which it runs what `make test` leaves out, the suite's fast half on another Python, or
 some faults of tests/faults on one engine.
 Without a name all parts are run that did not pass on these files: prdp, what all tests share, and the part's own tests,
-not those of other parts. Results stand in tests/drills.json, with commit, date and machine. The exit code is 0 where
-every part that was asked for passed on these files, 1 where one did not, 2 where none has the name.
+not those of other parts. As many run at once as there are processors, those first that took longest. Results stand in
+tests/drills.json, with commit, date and machine. The exit code is 0 where every part that was asked for passed on these
+files, 1 where one did not, 2 where none has the name.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -75,23 +77,34 @@ def main(words: Sequence[str] | None = None, of: Parts | None = None, results: P
         print(f"error: no part is called {', '.join(unknown)}; parts: {', '.join(known)}", file=sys.stderr)
         return 2
     wanted = asked.part or list(known)
-    if not asked.status:
-        for name in wanted:
-            if asked.again or not passed_here(name, read(results).get(name)):
-                print(f"== {name}", flush=True)
-                write(results, read(results) | {name: done(name, known[name])})
     ended = read(results)
+    if not asked.status:
+        missing = [name for name in wanted if asked.again or not passed_here(name, ended.get(name))]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            started = {threads.submit(done, name, known[name]): name for name in longest_first(missing, ended)}
+            try:
+                for run in as_completed(started):
+                    ended |= {started[run]: run.result()}
+                    write(results, ended)
+            except KeyboardInterrupt:
+                threads.shutdown(cancel_futures=True)  # what is running had the signal too
+                raise
     print("\n".join(status(wanted, ended)))
     return int(not all(passed_here(name, ended.get(name)) for name in wanted))
 
 
+def longest_first(names: Iterable[str], ended: Mapping[str, Result]) -> list[str]:
+    """Return parts by how long they took, those that never ran before all, so that none is left to run alone."""
+    return sorted(names, key=lambda name: -(ended[name].minutes if name in ended else float("inf")))
+
+
 def done(part: str, arguments: Sequence[str]) -> Result:
-    """Run a part and return how it ended; what it prints is printed, and its last line is its summary."""
+    """Run a part and return how it ended; what it prints is printed after its name, the last line is its summary."""
     began, last = time.monotonic(), ""
     with subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            print(f"{part}: {line}", end="", flush=True)
             last = line.strip(" =\n") or last
     date = datetime.now(UTC).strftime("%Y-%m-%d")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

@@ -82,7 +82,7 @@ def test_a_part_that_failed_or_never_ran_is_said_and_exits_1(
     assert run(results, "one") == 0
     assert run(results) == 1
     printed = capsys.readouterr().out
-    assert printed.count("== one") == 1  # passed on these files: not run again
+    assert printed.count("one: 1 passed") == 1  # passed on these files: not run again
     assert "FAILED" in printed
     assert "1 of 2 parts did not pass" in printed
     assert json.loads(results.read_text())["one"]["summary"] == "1 passed"
@@ -94,6 +94,16 @@ def test_what_passed_on_other_files_does_not_count(tmp_path: Path, monkeypatch: 
     assert run(tmp_path / "drills.json", "one") == 0
     monkeypatch.setattr(drills, "same_files", lambda commit, part: False)
     assert run(tmp_path / "drills.json", "--status", "one") == 1
+
+
+def test_parts_run_at_once_the_longest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drills.os, "cpu_count", lambda: 2)
+    meet = "import pathlib as p, time; p.Path({!r}).touch()\nwhile not p.Path({!r}).exists(): time.sleep(0.01)"
+    both = {one: ("-c", meet.format(f"{tmp_path}/{one}", f"{tmp_path}/{other}")) for one, other in ("ab", "ba")}
+    assert drills.main([], both, tmp_path / "drills.json") in {0, 1}  # each waits for the other
+    assert {name: each.passed for name, each in drills.read(tmp_path / "drills.json").items()} == {"a": True, "b": True}
+    took = {name: drills.Result(True, "", "", "", minutes, "") for name, minutes in (("a", 1), ("b", 3), ("c", 2))}
+    assert drills.longest_first("abcd", took) == ["d", "b", "c", "a"]
 
 
 @pytest.mark.parametrize(
