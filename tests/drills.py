@@ -4,6 +4,7 @@
 
 A part is a folder of tests, of which it runs what `make test` leaves out, the suite's fast half on another Python, or
 some faults of tests/faults on one engine.
+A name with more than one share, such as `faults` or `attacks`, means all of them.
 Without a name all parts are run that did not pass on these files: prdp, what all tests share, and the part's own tests,
 not those of other parts. As many run at once as there are processors, those first that took longest. Results stand in
 tests/drills.json, with commit, date and machine. The exit code is 0 where every part that was asked for passed on these
@@ -28,6 +29,7 @@ from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "drills.json"
+SHARES = {"accounting": 2, "attacks": 4, "jobs": 2, "microdata": 2}  # of folders that take more than some minutes
 FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 8, "airflow": 2}
 PYTHONS = ("3.12", "3.13")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
@@ -49,15 +51,22 @@ class Result:
 
 
 def parts() -> Parts:
-    """Return every folder of tests with tests of its own, the loose files, other Pythons, and the faults in shares."""
-    folders = sorted({path.parent.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")})
-    loose = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py"))
-    tests = {folder.name: (*PYTEST, str(folder)) for folder in folders} | {"house": (*PYTEST, *loose)}
+    """Return every folder of tests with tests of its own, the loose files, other Pythons, and the faults, in shares."""
     pythons = {f"python-{version}": ("-m", "tests.pythons", version) for version in PYTHONS}
-    return tests | pythons | dict(shares())
+    return dict(tests()) | pythons | dict(faults())
 
 
-def shares() -> Iterator[tuple[str, Sequence[str]]]:
+def tests() -> Iterator[tuple[str, Sequence[str]]]:
+    """Yield the drills of each folder, of some in shares, and of the loose files."""
+    files = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py"))
+    for folder in sorted({file.parent for file in files}):
+        own, many = [str(file) for file in files if file.parent == folder], SHARES.get(folder.name, 1)
+        for n in range(many):
+            yield f"{folder.name}-{n + 1}" if many > 1 else folder.name, (*PYTEST, *own[n::many])
+    yield "house", (*PYTEST, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")))
+
+
+def faults() -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the faults of each engine in parts."""
     for engine, many in FAULTS_OF_A_PART.items():
         names = [fault.name for fault in FAULTS if fault.engine == engine]
@@ -73,10 +82,11 @@ def main(words: Sequence[str] | None = None, of: Parts | None = None, results: P
     parser.add_argument("--again", action="store_true", help="run parts also where they passed on these files")
     parser.add_argument("part", nargs="*", help="parts to run; none: all")
     asked, known = parser.parse_args(words), of or parts()
-    if unknown := [name for name in asked.part if name not in known]:
+    meant = {name: [part for part in known if part == name or part.startswith(f"{name}-")] for name in asked.part}
+    if unknown := [name for name, those in meant.items() if not those]:
         print(f"error: no part is called {', '.join(unknown)}; parts: {', '.join(known)}", file=sys.stderr)
         return 2
-    wanted = asked.part or list(known)
+    wanted = list(dict.fromkeys(part for those in meant.values() for part in those)) or list(known)
     ended = read(results)
     if not asked.status:
         missing = [name for name in wanted if asked.again or not passed_here(name, ended.get(name))]

@@ -32,7 +32,7 @@ def known_holders() -> set[str]:
     }
     return tests.union(
         (f"fault: {fault.what}" for fault in FAULTS),
-        (f"drill: {part}" for part in parts()),
+        (f"drill: {name}" for part in parts() for name in (part, part.rpartition("-")[0])),
         (f"goal: {goal.what}" for goal in GOALS),
         (f"bench: {path.stem}" for path in (ROOT / "benchmarks").glob("*.py")),
     )

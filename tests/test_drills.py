@@ -31,8 +31,10 @@ def run(results: Path, *words: str) -> int:
 
 def test_every_test_and_every_fault_is_in_a_part() -> None:
     every = drills.parts()
-    folders = {path.parent.name for path in (drills.ROOT / "tests").glob("*/test_*.py")}
-    assert folders < set(every)
+    files = [word for words in every.values() for word in words if Path(word).name.startswith("test_")]
+    assert sorted(files) == sorted(
+        str(path.relative_to(drills.ROOT)) for path in (drills.ROOT / "tests").rglob("test_*.py")
+    )
     assert sorted(
         word for words in every.values() for word in words if word in {each.name for each in FAULTS}
     ) == sorted(each.name for each in FAULTS)
@@ -139,3 +141,10 @@ def test_what_another_part_alone_reads_leaves_a_part_passed(
 
 def test_a_mistyped_part_is_refused(tmp_path: Path) -> None:
     assert run(tmp_path / "drills.json", "noize") == 2
+    assert run(tmp_path / "drills.json", "on") == 2
+
+
+def test_a_name_means_all_its_shares(tmp_path: Path) -> None:
+    shares = {name: PARTS["one"] for name in ("one-1", "one-two-1", "ones")}
+    drills.main(["one"], shares, tmp_path / "drills.json")
+    assert set(drills.read(tmp_path / "drills.json")) == {"one-1", "one-two-1"}
