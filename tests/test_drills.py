@@ -145,6 +145,6 @@ def test_a_mistyped_part_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_name_means_all_its_shares(tmp_path: Path) -> None:
-    shares = {name: PARTS["one"] for name in ("one-1", "one-two-1", "ones")}
+    shares = dict.fromkeys(("one-1", "one-two-1", "ones"), PARTS["one"])
     drills.main(["one"], shares, tmp_path / "drills.json")
     assert set(drills.read(tmp_path / "drills.json")) == {"one-1", "one-two-1"}
