@@ -247,9 +247,9 @@ class Grid:
     def of(cls, source: ShownTable, file: str) -> "Grid":
         """Return the grid of a table, as its first area shows it; `pieces` hold every other area against it."""
         area, *levels = source.levels
-        rows = 1 << 12
+        rows = PIECE
         while True:
-            keys = source.reader().take(rows)
+            keys = (Reader(source.own.pieces(())) if source.kept is None else source.reader()).take(rows)
             places = column(keys, area).indices.to_numpy(zero_copy_only=False)
             if len(keys) == source.rows or places[-1] != places[0]:
                 break
