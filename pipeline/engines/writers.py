@@ -341,7 +341,7 @@ def _packed(file: Hashed, name: str) -> Iterator[Any]:
 
 def _writer(file: Any, path: Path, schema: pa.Schema, notes: dict[str, str]) -> Any:
     if path.suffix == ".parquet":
-        texts = [field.name for field in schema if field.type == pa.string()]
+        texts = [field.name for field in schema if field.type == pa.string() or pa.types.is_dictionary(field.type)]
         writer = pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts, store_schema=False)
         if notes:
             writer.add_key_value_metadata(notes)

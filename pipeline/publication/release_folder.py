@@ -354,7 +354,7 @@ def names_of(lists: Iterable[str], texts: Mapping[str, str]) -> dict[str, str]:
 def text_of(keys: pa.Array, texts: Mapping[str, str]) -> pa.Array:
     """Return the name of each code of a dictionary array; empty where a code has none."""
     named = pa.array([texts.get(code, "") for code in keys.dictionary.to_pylist()], pa.string())
-    return named.take(keys.indices)
+    return pa.DictionaryArray.from_arrays(keys.indices, named)
 
 
 def column(table: pa.Table, name: str) -> pa.Array:

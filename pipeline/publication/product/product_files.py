@@ -93,25 +93,28 @@ def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names:
             elif each.flag is not None:
                 absent, numbered = figures.of(each.name, "flag")
                 lacking = figures.of(each.name, "missing")[1].astype(bool)
-                columns[each.name] = letters.take(pa.array(numbered, mask=absent | lacking))
+                columns[each.name] = _coded(numbered, letters, absent | lacking)
             elif each.notes is not None:
                 sets, numbered = np.unique(figures.of(each.name, "notes")[1], return_inverse=True)
-                columns[each.name] = pa.array([_notes(product, one) for one in sets], pa.string()).take(
-                    pa.array(numbered)
-                )
+                columns[each.name] = _coded(numbered, pa.array([_notes(product, one) for one in sets], pa.string()))
             elif each.name in texts:
                 place = np.tile(sorted_texts[each.name].indices.to_numpy(zero_copy_only=False), len(areas))
-                columns[each.name] = ranges[each.name] = sorted_texts[each.name].dictionary.take(pa.array(place))
+                columns[each.name] = ranges[each.name] = _coded(place, sorted_texts[each.name].dictionary)
             else:
                 piece = (each.codes or {})[area]
                 codes = pa.array([piece.written(code, names.get(area, {})) for code in areas.to_pylist()], pa.string())
-                columns[each.name] = ranges[each.name] = codes.take(pa.array(np.repeat(np.arange(len(areas)), count)))
+                columns[each.name] = ranges[each.name] = _coded(np.repeat(np.arange(len(areas)), count), codes)
         kept = np.logical_and.outer([code != OTHER for code in areas.to_pylist()], listed[order]).ravel()
         shown = kept & ~empty if layout.leave_out_empty else kept
         yield [
             pa.table(columns).filter(pa.array(shown)),
             *([pa.table(ranges).filter(pa.array(kept))] if layout.ranges else []),
         ]
+
+
+def _coded(numbers: NDArray[Any], texts: pa.Array, absent: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return texts by their numbers as a dictionary array, so that each text is compared and kept once."""
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32), mask=absent), texts)
 
 
 def _texts(rows: Rows, shown: ColumnSpec, names: Names) -> NDArray[Any]:
@@ -283,7 +286,7 @@ def _differ(table: TableSpec, first: ShownTable, other: ShownTable) -> PlanError
 
 
 def _research(keys: pa.Table, levels: Sequence[str], pieces: Mapping[str, pa.Table]) -> pa.Table:
-    columns: dict[str, Any] = {level: column(keys, level).cast(pa.string()) for level in levels}
+    columns: dict[str, Any] = {level: column(keys, level) for level in levels}
     for measure, piece in pieces.items():
         columns[measure] = column(piece, release_folder.VALUE)
         columns[f"{measure}_variance"] = release_folder.numbers(piece, release_folder.ERROR) ** 2
@@ -299,7 +302,7 @@ def _basic(
     columns: dict[str, Any] = {}
     for level in levels:
         coded = column(keys, level)
-        columns[level] = coded.cast(pa.string())
+        columns[level] = coded
         if names.get(level):
             columns[f"{level}_name"] = release_folder.text_of(coded, names[level])
     for measure, piece in pieces.items():
@@ -317,7 +320,7 @@ def _basic(
         columns[measure] = pa.array(release_folder.rounded_to(figures, int(product.basic.round)), mask=hidden)
         columns[f"{measure}_sd"] = _short(errors)
         columns[f"{measure}_cv"] = pa.array(np.round(release_folder.coefficient(values, errors), 1), mask=hidden)
-        columns[f"{measure}_flag"] = pa.array([WITHHELD, ""]).take(pa.array((~hidden).astype(np.int8)))
+        columns[f"{measure}_flag"] = _coded(hidden, pa.array(["", WITHHELD]))
     return pa.table(columns)
 
 
