@@ -3,7 +3,6 @@
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -162,11 +161,10 @@ class PolylogWeights(LogWeights):
             return -real(ctx, self.d) * rise * (rise + 2 * log_a)
         return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
 
-    def terms(self, start: int, end: int, ctx: Any) -> Iterator[Any]:
+    def term(self, k: int, ctx: Any) -> Any:
         if self.p == 1 and self.d.denominator == 1 and self.d <= POWERS:  # (1 + k/(s·a))^{−d}, without a logarithm
-            unit = self.scale * self.a
-            return (real(ctx, 1 + k / unit) ** -self.d.numerator for k in range(start, end))
-        return super().terms(start, end, ctx)
+            return real(ctx, 1 + k / (self.scale * self.a)) ** -self.d.numerator
+        return super().term(k, ctx)
 
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Bound the sum with ∫_n^∞ e^{w(x)} dx = s·e^{d·ln(a)^p}·∫_T^∞ e^{t − d·t^p} dt, T = ln(n/s + a)."""

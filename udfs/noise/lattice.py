@@ -32,10 +32,11 @@ from numpy.typing import NDArray
 from udfs.noise.keystream import Bits
 from udfs.noise.weights import DIRECT, LARGEST_LOG, LogWeights, log_sum, moments
 from udfs.numbers.arrays import LARGEST, Int64s, Mask, UInt64s
-from udfs.numbers.exact import context, fraction, real
+from udfs.numbers.exact import context, fraction
 
 REACH = 2**64 - 1  # a total and a released value of 63 bits each differ by less: such noise always saturates
 WORD = 2**64
+POWERS = tuple(1 << m for m in range(64))
 DROP = 0.125  # fall of w inside a bucket: about one try in twenty is rejected for it
 BUILD_BITS = 192
 CHUNK = 1 << 15  # rows handled at a time: their arrays stay in the processor's cache
@@ -51,7 +52,7 @@ BAND = 2.0**-48  # of exp, the products and the subtraction, for each nat of log
 class LatticeTable:
     """The buckets of one family: integer masses, places and scale; row −1 stands for all distances ≥ REACH.
 
-    `heights` bound 2^m·exp(w(s)) of each bucket's start s: they take most of the time that a table takes.
+    `heights` are 2^m·exp(w(s)) of each bucket's start s, to some last bits of BUILD_BITS; `beyond` bounds the last one.
     """
 
     weights: LogWeights
@@ -59,7 +60,8 @@ class LatticeTable:
     starts: tuple[int, ...]
     lengths: tuple[int, ...]
     masses: tuple[int, ...]
-    heights: tuple[tuple[Fraction, Fraction], ...] = field(repr=False)
+    heights: tuple[Fraction, ...] = field(repr=False)
+    beyond: tuple[Fraction, Fraction] = field(repr=False)
 
     def __post_init__(self) -> None:
         if not sum(self.masses) < WORD:
@@ -79,18 +81,20 @@ def build_table(weights: LogWeights) -> LatticeTable:
     starts, lengths = _cut(weights)
     ctx = context(BUILD_BITS)
     slack = 1 + ctx.ldexp(1, -BUILD_BITS // 2)  # beyond every error of exp: an envelope too high is harmless
-    heights = [_height(weights, k, n, ctx) for k, n in zip(starts, lengths, strict=True)]
-    envelopes = [middle * slack for middle, _, _ in heights]
-    total = ctx.fsum(envelopes)
-    scale = fraction((WORD - 2 - len(starts)) / (total * slack))
-    masses = tuple(max(1, int(ctx.ceil(real(ctx, scale) * e * slack))) for e in envelopes)
+    beyond = _height(weights, REACH, 1, ctx)
+    heights = [n * weights.term(k, ctx) for k, n in zip(starts[:-1], lengths[:-1], strict=True)]
+    heights.append(beyond[0])
+    scale = (WORD - 2 - len(starts)) / (ctx.fsum(heights) * slack**2)
+    raised = scale * slack**2
+    masses = tuple(1 + int(raised * height) for height in heights)
     return LatticeTable(
         weights=weights,
-        scale=scale,
+        scale=fraction(scale),
         starts=starts,
         lengths=lengths,
         masses=masses,
-        heights=tuple(_bounds(height, ctx) for height in heights),
+        heights=tuple(_above(height, ctx) for height in heights),
+        beyond=_bounds(beyond, ctx),
     )
 
 
@@ -107,9 +111,16 @@ def _height(weights: LogWeights, k: int, length: int, ctx: Any) -> tuple[Any, An
 
 def _bounds(height: tuple[Any, Any, Any], ctx: Any) -> tuple[Fraction, Fraction]:
     _, low, high = height
-    if ctx.mag(high) < -4 * ctx.prec:  # exp(−2¹²⁵) has no use for its digits: a bound that shrinks with them does
-        return Fraction(0), Fraction(1, 1 << 4 * ctx.prec)
-    return fraction(low), fraction(high)
+    return Fraction(0) if _is_nothing(high, ctx) else fraction(low), _above(high, ctx)
+
+
+def _above(height: Any, ctx: Any) -> Fraction:
+    """Return a height, or what is above it: exp(−2¹²⁵) has no use for its digits, bounds that shrink with them have."""
+    return Fraction(1, 1 << 4 * ctx.prec) if _is_nothing(height, ctx) else fraction(height)
+
+
+def _is_nothing(height: Any, ctx: Any) -> bool:
+    return bool(ctx.mag(height) < -4 * ctx.prec)
 
 
 def _cut(weights: LogWeights) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -118,11 +129,10 @@ def _cut(weights: LogWeights) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """
     starts, lengths = [], []
     start, total = 0, 0.0
-    powers = [1 << m for m in range(64)]
+    reaches = np.array([1, *(1 << m for m in range(64))], dtype=np.uint64) - np.uint64(1)
     while start < REACH:
-        fitting = [n for n in powers if n <= REACH - start]
-        ends = np.array([start, *(start + n - 1 for n in fitting)], dtype=np.float64)
-        w = weights.fast(ends)
+        fitting = POWERS[: (REACH - start).bit_length()]
+        w = weights.fast((reaches[: len(fitting) + 1] + np.uint64(start)).astype(np.float64))
         flat = int(np.count_nonzero(w[0] - w[1:] <= DROP))
         total = max(total, np.exp(w[0]))
         light = np.log2(total) - 65 - w[0] / np.log(2)  # log₂ of the longest bucket of negligible mass
@@ -151,8 +161,8 @@ class _Fast:
         nats = np.abs(self.w) + np.abs(last_w)
         self.band = BAND + nats * (BAND + 2 * table.weights.fast_error)
         factors = [table.scale / mass for mass in table.masses]
-        low, high = table.heights[-1]
-        self.accept = np.array([float(factor * top) for factor, (_, top) in zip(factors, table.heights, strict=True)])
+        low, high = table.beyond
+        self.accept = np.array([float(factor * top) for factor, top in zip(factors, table.heights, strict=True)])
         self.band[-1] += float(factors[-1] * (high - low))
 
     def _searched(self, words: UInt64s) -> NDArray[np.intp]:

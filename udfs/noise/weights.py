@@ -6,7 +6,7 @@ rational numbers of lattice steps, so a weight is one definite real number, what
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -48,9 +48,9 @@ class LogWeights(ABC):
     def tail(self, k: int, ctx: Any) -> tuple[Any, Any]:
         """Return bounds of Σ exp(w(j)) over j ≥ k: at most a term apart, and what the context's last digits leave."""
 
-    def terms(self, start: int, end: int, ctx: Any) -> Iterator[Any]:
-        """Yield exp(w(k)) for start ≤ k < end, right to a few last bits of the context."""
-        return (ctx.exp(self.high(k, ctx)) for k in range(start, end))
+    def term(self, k: int, ctx: Any) -> Any:
+        """Return exp(w(k)), right to a few last bits of the context for each nat of w(k)."""
+        return ctx.exp(self.high(k, ctx))
 
     @property
     def power_law_from(self) -> float:
@@ -87,7 +87,7 @@ def bracketed(weights: LogWeights, k: int, ctx: Any, integral: Callable[[int], A
     ∫_n^∞ e^{w(x)} dx  ≤  Σ_{j ≥ n} e^{w(j)}  ≤  e^{w(n)} + ∫_n^∞ e^{w(x)} dx,        `integral(n)` = ∫_n^∞
     """
     end = k + ctx.prec
-    terms = ctx.fsum(weights.terms(k, end, ctx))
+    terms = ctx.fsum(weights.term(j, ctx) for j in range(k, end))
     rest = integral(end)
     error = ctx.ldexp(1 + abs(weights.high(k, ctx)), 16 - ctx.prec)
     return (terms + rest) * (1 - error), (terms + rest + ctx.exp(weights.high(end, ctx))) * (1 + error)

@@ -130,8 +130,8 @@ def fraction(number: Any) -> Fraction:
     sign, mantissa, exponent, _ = number._mpf_
     if not mantissa and exponent:
         raise ValueError("a finite number is needed")
-    magnitude: Fraction = Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
-    return -magnitude if sign else magnitude
+    signed = -int(mantissa) if sign else int(mantissa)
+    return Fraction(signed << exponent) if exponent > 0 else Fraction(signed, 1 << -exponent)
 
 
 # Upper bounds of elementary functions as rational numbers: what policies are stated with.
