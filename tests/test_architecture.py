@@ -165,6 +165,13 @@ def test_the_rules_hold_here() -> None:
     assert violations(ROOT) == []
 
 
+def test_no_script_hides_a_module_of_python() -> None:
+    """A script runs with its own folder first on the path: a file called `statistics` there stands for Python's."""
+    folders = ("jobs", "benchmarks", "tests/support", "tests/faults")
+    names = {path.stem for folder in folders for path in (ROOT / folder).glob("*.py")}
+    assert names.isdisjoint(sys.stdlib_module_names)
+
+
 def test_explain_and_the_command_itself_load_little(tmp_path: Path) -> None:
     assert loaded(ROOT, EXPLAIN, NOT_IN_EXPLAIN) == []
     assert loaded(ROOT, RUN_EXPLAIN, NOT_IN_EXPLAIN, str(write_world(tmp_path, None))) == []

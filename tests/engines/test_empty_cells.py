@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from tests.support.false_alarms import dependence, fit, level, repeats
 from tests.support.lattice import Noise
-from tests.support.statistics import dependence, fit, level, repeats
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
 from tests.support.bits import TEST_KEY, Injected, cell_bits, words_that_draw
+from tests.support.false_alarms import chi_square, dependence, level
 from tests.support.lattice import Noise
 from tests.support.mechanisms import INTERVAL
 from tests.support.mixture import masses, ranks
-from tests.support.statistics import chi_square, dependence, level
 from udfs.mechanisms.catalogue import GroupwiseNoisy, share_revealed
 from udfs.noise.keystream import MAX_DRAWS, SECOND, CellBits, SecondNoise
 from udfs.noise.lattice import draw_noise

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.bits import TEST_KEY, cell_bits
+from tests.support.false_alarms import binned_fit, chi_square, dependence, fit, level, moments, repeats
 from tests.support.families import HEAVY, noise_fit, tail_bins, three, weights_of
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.lattice import LatticeNoise, Noise
 from tests.support.stable import Stable
-from tests.support.statistics import binned_fit, chi_square, dependence, fit, level, moments, repeats
 from udfs.noise import lattice
 from udfs.noise.keystream import Bits, CellBits
 from udfs.noise.lattice import CHUNK, REACH, LatticeTable, add_noise, build_table, draw_noise

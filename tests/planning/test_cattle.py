@@ -10,7 +10,7 @@ from scipy import stats
 
 from pipeline.base.errors import PlanError
 from pipeline.planning.economy.generate import Cattle, write_cattle
-from tests.support.statistics import FALSE_ALARM
+from tests.support.false_alarms import FALSE_ALARM
 from tests.support.world import tree
 from udfs.records.codes import is_code
 

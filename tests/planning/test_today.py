@@ -14,7 +14,7 @@ from pipeline.planning.economy.published import allocated, published
 from pipeline.planning.study.todays_practice import FactorNoise
 from prdp.studies import today
 from tests.support.factors import cell_variance, draw, flags, totals_with_factors
-from tests.support.statistics import level
+from tests.support.false_alarms import level
 from tests.support.world import records
 
 A, B = 1.1, 1.25

@@ -16,12 +16,12 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.bits import Injected, words_that_draw
+from tests.support.false_alarms import chi_square, level
 from tests.support.families import noise_fit, tail_bins
 from tests.support.guarantee import CASES, centres, named, noise_of, three
 from tests.support.kinds import REGISTRY
 from tests.support.lattice import real
 from tests.support.mixture import ranks
-from tests.support.statistics import chi_square, level
 from tests.support.submit import Place, submit
 from tests.support.world import write_world
 from udfs.mechanisms.base import Mechanism, Released

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.false_alarms import binned_fit
 from tests.support.heavy import GeneralizedGaussian, Polylog
 from tests.support.kinds import three_a_kind
 from tests.support.lattice import LatticeNoise, Noise
 from tests.support.piecewise import Piecewise
 from tests.support.stable import Stable
-from tests.support.statistics import binned_fit
 from udfs.noise.heavy_weights import CauchyWeights, GeneralizedGaussianWeights, PolylogWeights, StableWeights
 from udfs.noise.piecewise import PiecewiseWeights
 from udfs.noise.weights import GaussianWeights, LaplaceWeights, LogWeights
