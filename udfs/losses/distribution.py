@@ -13,10 +13,12 @@ without tilting; splitting atoms: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from typing import Any
 
@@ -27,6 +29,7 @@ from udfs.noise.weights import GaussianWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context, fraction, real
 
+THREADS = 2  # of transforms
 POINTS = 1 << 14  # of the grid, at first
 MOST_POINTS = 1 << 21
 FINER = 0.5  # coarseness of atoms, in grid points
@@ -218,6 +221,14 @@ def _tilted(part: Distribution, tilt: float) -> Floats:
     return tilted
 
 
+def _transformed(part: Distribution, tilt: float, points: int) -> tuple[Any, float, float]:
+    """Return the transform of a part, tilted so that its masses add up to 1, their norm, and ln of what they were."""
+    tilted = _tilted(part, tilt)
+    total = float(tilted.sum())
+    tilted /= total
+    return np.fft.rfft(tilted, points), math.sqrt(float(np.sum(tilted * tilted))), math.log(total)
+
+
 def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
     """Return the sum of independent losses of one spacing, tilted by e^{θℓ} for the transform.
 
@@ -229,21 +240,20 @@ def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
     length = sum(len(part.mass) - 1 for part in parts) + 1
     stages = max(1, math.ceil(math.log2(length)) + 1)
     product = np.ones(2 ** (stages - 1) + 1, dtype=np.complex128)
-    norms, scale, transforms = [0.0], 0.0, {}
-    for part in parts:
-        if id(part) not in transforms:
-            tilted = _tilted(part, tilt)
-            total = float(tilted.sum())
-            tilted /= total
-            transforms[id(part)] = (
-                np.fft.rfft(tilted, 2**stages),
-                math.sqrt(float(np.sum(tilted * tilted))),
-                math.log(total),
-            )
-        transform, norm, log_whole = transforms[id(part)]
-        product *= transform
-        norms.append(norm)
-        scale += log_whole
+    norms, scale, left = [0.0], 0.0, Counter(map(id, parts))
+    known: dict[int, tuple[Any, float, float]] = {}
+    with ThreadPoolExecutor(THREADS) as threads:  # transforms take most of the time, and run without Python's lock
+        distinct = {id(part): part for part in parts}.values()
+        transforms = threads.map(partial(_transformed, tilt=tilt, points=2**stages), distinct)
+        for part in parts:
+            mine = known.pop(id(part)) if id(part) in known else next(transforms)
+            left[id(part)] -= 1
+            if left[id(part)]:  # else its memory is the next one's
+                known[id(part)] = mine
+            transform, norm, log_whole = mine
+            product *= transform
+            norms.append(norm)
+            scale += log_whole
     result = np.maximum(np.fft.irfft(product, 2**stages)[:length], 0.0)
     least = min(norms[1:], default=1.0)
     error = 1.01 * STAGE * (stages + 1) * (sum(norms) + least) + 8 * ROUND * len(parts) * least
