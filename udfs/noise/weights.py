@@ -189,6 +189,8 @@ class LaplaceWeights(LogWeights):
 # about ERROR relatively, whatever the scale; they describe noise, and decide nothing that is drawn.
 
 DIRECT = 1 << 16
+NEAR = np.arange(1, DIRECT, dtype=np.float64)
+LOG_NEAR = np.log(NEAR)
 ERROR = 1e-11
 FARTHEST = 2**64
 RANGE = 2**63 - 1  # released lattice values lie within it
@@ -253,21 +255,25 @@ def log_sum(weights: "LogWeights", n: int, order: int) -> float:
     """Return ln Σ k^order·exp(w(k)) over k ≥ n ≥ 1; infinite where the sum is, −∞ where it is nothing."""
     if n >= DIRECT:
         return _log_tail(weights, n, order)
-    near = _near_sums(weights, order)
-    return float(np.logaddexp(near[n - 1], _log_tail(weights, DIRECT, order)))
+    sums, top = _near_sums(weights, order)
+    with np.errstate(divide="ignore"):
+        near = np.log(sums[n - 1 : n])[0] + top
+    return float(np.logaddexp(near, _log_tail(weights, DIRECT, order)))
+
+
+@lru_cache(maxsize=4)
+def _near(weights: "LogWeights") -> Floats:
+    return weights.fast(NEAR)
 
 
 @lru_cache(maxsize=64)
-def _near_sums(weights: "LogWeights", order: int) -> Floats:
-    """Return ln Σ k^order·exp(w(k)) over n ≤ k < DIRECT, for n = 1, 2, …: scaled by its first term, never nothing."""
-    k = np.arange(1, DIRECT, dtype=np.float64)
+def _near_sums(weights: "LogWeights", order: int) -> tuple[Floats, float]:
+    """Return Σ k^order·exp(w(k) − t) over n ≤ k < DIRECT, for n = 1, 2, …, and t: the logarithm of the largest term."""
     with np.errstate(invalid="ignore"):
-        logs = weights.fast(k) + order * np.log(k)
+        logs = _near(weights) + order * LOG_NEAR
     top = max(float(logs.max()), NOTHING)
-    sums = np.cumsum(np.exp(np.maximum(logs - top, 2 * NOTHING))[::-1])[::-1]
-    with np.errstate(divide="ignore"):
-        logs_of_sums: Floats = np.log(sums) + top
-    return logs_of_sums
+    sums: Floats = np.cumsum(np.exp(np.maximum(logs - top, 2 * NOTHING))[::-1])[::-1]
+    return sums, top
 
 
 @lru_cache(maxsize=1024)
