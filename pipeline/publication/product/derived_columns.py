@@ -244,9 +244,14 @@ class Noted(NamedTuple):
     notes: NDArray[np.int64]
 
 
-def withheld(rule: WithholdSpec, values: NDArray[Any], errors: Floats, lower: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which values a product's rule withholds, from published figures alone; never one without error."""
-    unclear = (values < 0) | (coefficient(values, errors) >= float(rule.withhold_from))
+def withheld(
+    rule: WithholdSpec, values: NDArray[Any], errors: Floats, lower: NDArray[Any], relative: Floats
+) -> NDArray[np.bool_]:
+    """Return which values a product's rule withholds, from published figures alone; never one without error.
+
+    `relative`: the `coefficient` of values and errors.
+    """
+    unclear = (values < 0) | (relative >= float(rule.withhold_from))
     if rule.interval_holds_zero:
         unclear |= lower <= 0
     return unclear & ((errors > 0) | (values < 0))
@@ -390,9 +395,10 @@ def derived_figures(
     hidden = ~np.isfinite(made.value) | np.isnan(made.lower)
     if rule is not None:
         for part in parts:
-            hidden |= withheld(rule, part.figures.value, part.figures.standard_error, part.figures.lower)
+            of = part.figures
+            hidden |= withheld(rule, of.value, of.standard_error, of.lower, coefficient(of.value, of.standard_error))
         if not spec.change:
-            hidden |= withheld(rule, made.value, error, made.lower)
+            hidden |= withheld(rule, made.value, error, made.lower, coefficient(made.value, error))
     factor, tens = float(spec.times), 10.0**spec.decimals
     lower, upper = np.floor(made.lower * factor * tens) / tens, np.ceil(made.upper * factor * tens) / tens
     shown = np.round(made.value * factor, spec.decimals)

@@ -314,12 +314,12 @@ def _basic(
         figures = release_folder.numbers(
             piece, release_folder.DISPLAY if release_folder.DISPLAY in piece.column_names else release_folder.VALUE
         )
-        hidden = (
-            withheld(product.basic, values, errors, lower) | (figures < np.floor(lower)) | (figures > np.ceil(upper))
-        )
+        relative = release_folder.coefficient(values, errors)
+        hidden = withheld(product.basic, values, errors, lower, relative)
+        hidden |= (figures < np.floor(lower)) | (figures > np.ceil(upper))
         columns[measure] = pa.array(release_folder.rounded_to(figures, int(product.basic.round)), mask=hidden)
         columns[f"{measure}_sd"] = _short(errors)
-        columns[f"{measure}_cv"] = pa.array(np.round(release_folder.coefficient(values, errors), 1), mask=hidden)
+        columns[f"{measure}_cv"] = pa.array(np.round(relative, 1), mask=hidden)
         columns[f"{measure}_flag"] = _coded(hidden, pa.array(["", WITHHELD]))
     return pa.table(columns)
 

@@ -135,7 +135,7 @@ class Cells:
         relative = release_folder.coefficient(values, errors)
         letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
         lower, upper = whole_range(lower, upper, source.own.step)
-        hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower)
+        hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower, relative)
         if rule is not None:
             hidden |= (shown < lower) | (shown > upper)
         if source.reconciled:  # what cannot be negative has no range below 0
