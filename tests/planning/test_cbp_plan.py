@@ -89,11 +89,10 @@ def allocated(folder: Path, programme: str) -> prdp.Allocation:
 
 
 @pytest.mark.drill
-@pytest.mark.parametrize("programme", PROGRAMMES)
-def test_the_command_makes_the_plan_again(tmp_path: Path, programme: str) -> None:
-    """The four digits of scales may differ between processors: by a hundredth, which no error shows."""
-    made = allocated(tmp_path, programme).plan.source
-    shipped = yaml.safe_load((PLANS / f"{programme}.yaml").read_text(encoding="utf-8"))
+def test_the_command_makes_the_plan_again(tmp_path: Path) -> None:
+    """Of few tables there is one optimum, whose scales differ between processors by a hundredth: no error shows it."""
+    made = allocated(tmp_path, "state-sector").plan.source
+    shipped = yaml.safe_load((PLANS / "state-sector.yaml").read_text(encoding="utf-8"))
     assert [table["name"] for table in made["derived"]] == [table["name"] for table in shipped["derived"]]
     for one, other in zip(made["queries"], shipped["queries"], strict=True):
         assert one["name"] == other["name"]

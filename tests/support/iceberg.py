@@ -20,6 +20,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool
 
 WRITTEN = 77  # the snapshot that deletes by hand make
 
@@ -28,6 +30,8 @@ def catalog(folder: Path, warehouse: str = "", **reached: str) -> SqlCatalog:
     folder.mkdir(parents=True, exist_ok=True)
     warehouse = warehouse or f"file://{folder}"
     made = SqlCatalog("tests", uri=f"sqlite:///{folder}/catalog.db", warehouse=warehouse, **reached)
+    made.engine.dispose()
+    made.engine = create_engine(made.engine.url, poolclass=NullPool)  # else a connection stays open for good
     made.create_namespace("lake")
     return made
 

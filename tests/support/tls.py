@@ -21,13 +21,21 @@ def certificates(host: str, end: datetime | None = None) -> tuple[bytes, bytes, 
     names = {name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("authority", host)}
     now = datetime.now(UTC)
 
-    def signed(name: str, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType) -> bytes:
+    known = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    others = "digital_signature content_commitment key_encipherment data_encipherment key_agreement encipher_only"
+    uses = dict.fromkeys(f"{others} decipher_only".split(), False) | {"key_cert_sign": True, "crl_sign": True}
+
+    def signed(name: str, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType) -> bytes:
         builder = x509.CertificateBuilder(issuer_name=names["authority"], subject_name=names[name])
         builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
         builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(end or now + timedelta(days=1))
-        return builder.add_extension(extension, critical=True).sign(authority, SHA256()).public_bytes(Encoding.PEM)
+        builder = builder.add_extension(known, critical=False)  # which Python asks for since 3.13, as what follows
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=True)
+        return builder.sign(authority, SHA256()).public_bytes(Encoding.PEM)
 
-    root = signed("authority", authority, x509.BasicConstraints(ca=True, path_length=None))
+    root = signed("authority", authority, x509.BasicConstraints(ca=True, path_length=None), x509.KeyUsage(**uses))
     leaf = signed(host, server, x509.SubjectAlternativeName([x509.DNSName(host)]))
     return root, leaf, server.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
