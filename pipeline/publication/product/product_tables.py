@@ -189,8 +189,7 @@ class ShownTable:
         for piece in self.pieces():
             rows = slice(row, row := row + len(piece))
             places = [equal_codes(column(piece, level), codes) for level, codes in lists.items()]
-            expected = np.arange(rows.start, rows.stop)
-            if row > prod(shape) or not (np.ravel_multi_index(places, shape) == expected).all():
+            if row > prod(shape) or not (np.ravel_multi_index(places, shape) == np.arange(rows.start, row)).all():
                 break
             for name in self.figures:
                 figures = numbers(piece, name)
@@ -246,16 +245,14 @@ class Grid:
     @classmethod
     def of(cls, source: ShownTable, file: str) -> "Grid":
         """Return the grid of a table, as its first area shows it; `pieces` hold every other area against it."""
-        area, *levels = source.levels
-        rows = PIECE
+        (area, *levels), rows = source.levels, PIECE
         while True:
             keys = (Reader(source.own.pieces(())) if source.kept is None else source.reader()).take(rows)
             places = column(keys, area).indices.to_numpy(zero_copy_only=False)
             if len(keys) == source.rows or places[-1] != places[0]:
                 break
             rows *= 4
-        last = int(np.argmax(places != places[:1])) if len(places) else 0
-        first = keys.slice(0, last or len(places))
+        first = keys.slice(0, (len(places) and int(np.argmax(places != places[0]))) or len(places))
         grid = cls(source, {level: column(first, level).cast(pa.string()).unique() for level in levels})
         if not prod(grid.shape) or source.rows % prod(grid.shape) or not grid.fits(first, 1):
             raise grid.refused(file)
