@@ -34,7 +34,7 @@ FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 
 PYTHONS = ("3.12", "3.13", "3.14")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
 NOTHING_COLLECTED = 5  # pytest's exit code
-WRITTEN_AFTER = ("tests/drills.json", "docs/performance*", "CHANGELOG.md")  # what says how drills and benchmarks ended
+RESULT = "tests/drills.json"
 Parts = Mapping[str, Sequence[str]]  # name → arguments of Python
 
 
@@ -136,18 +136,21 @@ def same_files(commit: str, part: str) -> bool:
 
 
 def unread(part: str) -> list[str]:
-    """Return what a part does not read: other folders of tests than its own and those that these name."""
+    """Return what a part does not read: tests of other parts than its own and those that these import, what benchmarks
+    found, and pages beside the folders that its tests do not name."""
     folders = {path.parent.name: path.parent for path in (ROOT / "tests").glob("*/*.py")}
     own = part.partition("-")[0]
     if own not in folders:  # the loose tests look at all files, and other Pythons run most folders
-        return [WRITTEN_AFTER[0]]
-    needed, new = set[str](), {own, "support"}
+        return [RESULT]
+    needed, texts, new = set[str](), list[str](), {own, "support"}
     while new:
         needed |= new
-        texts = [path.read_text(encoding="utf-8") for name in new for path in folders[name].rglob("*.py")]
-        named = {name for text in texts for name in re.findall(r"^ *(?:from|import) tests\.(\w+)", text, re.M)}
+        texts += [path.read_text(encoding="utf-8") for name in new for path in folders[name].rglob("*.py")]
+        named = {name for text in texts for name in re.findall(r"^ *(?:from|import) tests\.(\w+)", text, re.MULTILINE)}
         new = named & folders.keys() - needed
-    return [*WRITTEN_AFTER, *(f"tests/{name}" for name in sorted(folders.keys() - needed))]
+    pages = [page.name for page in ROOT.glob("*.md") if not any(f'"{page.name}"' in text for text in texts)]
+    loose = [f"tests/{path.name}" for path in (ROOT / "tests").glob("*.py") if path.stem != "conftest"]
+    return [RESULT, "docs/performance*", *pages, *loose, *(f"tests/{name}" for name in sorted(folders.keys() - needed))]
 
 
 def passed_here(part: str, result: Result | None) -> bool:

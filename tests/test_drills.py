@@ -117,10 +117,13 @@ def test_parts_run_at_once_the_longest_first(tmp_path: Path, monkeypatch: pytest
         ("tests/faults/a.py", {"faults-spark-1", "house"}, {"noise", "numbers"}),
         ("docs/a.md", {"noise", "numbers", "faults-spark-1", "house"}, set()),
         ("CHANGELOG.md", {"house", "python-3.12"}, {"noise", "numbers", "faults-spark-1"}),
+        ("README.md", {"house", "noise", "numbers"}, {"faults-spark-1"}),  # which noise's tests name
+        ("tests/test_a.py", {"house", "python-3.12"}, {"noise", "faults-spark-1"}),
+        ("tests/conftest.py", {"house", "python-3.12", "noise", "faults-spark-1"}, set()),
         ("tests/drills.json", set(), {"noise", "house", "python-3.12"}),
     ],
 )
-def test_what_another_part_alone_reads_leaves_a_part_passed(
+def test_what_a_part_does_not_read_leaves_it_passed(
     changed: str, again: set[str], kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(drills, "ROOT", tmp_path)
@@ -129,7 +132,8 @@ def test_what_another_part_alone_reads_leaves_a_part_passed(
         (tmp_path / name).write_text("a = 1\n")
     (tmp_path / "tests" / "numbers").mkdir()
     (tmp_path / "tests" / "numbers" / "test_b.py").write_text("from tests.noise.test_a import a\n")
-    for name in ("CHANGELOG.md", "tests/drills.json"):
+    (tmp_path / "tests" / "noise" / "test_c.py").write_text('PAGE = "README.md"\n')
+    for name in ("CHANGELOG.md", "README.md", "tests/drills.json", "tests/test_a.py", "tests/conftest.py"):
         (tmp_path / name).write_text("1\n")
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", "-c", "init.defaultBranch=main"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Begin"]):
