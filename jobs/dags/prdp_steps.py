@@ -131,7 +131,8 @@ class Site:
         settings = ["--properties-file", self.spark_conf or f"{self.home}/conf/spark/local.conf"]
         packed = [] if self.py_files is None else ["--py-files", self.py_files]
         where = ["--master", master, "--deploy-mode", "client", "--name", "prdp"]
-        return ["spark-submit", *where, *settings, *packed, f"{self.home}/jobs/{command}.py", *arguments]
+        program = ["release.py"] if command == "release" else ["submit.py", command]
+        return ["spark-submit", *where, *settings, *packed, f"{self.home}/jobs/{program[0]}", *program[1:], *arguments]
 
     def environment(self, operator: str) -> dict[str, str]:
         """Return the commands' environment beside Airflow's own; `operator` is the one that the ledger records."""

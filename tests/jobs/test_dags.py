@@ -320,7 +320,10 @@ def test_spark_is_submitted_with_a_driver_here(tmp_path: Path) -> None:
         "--properties-file": "/s.conf",
         "--py-files": "/p.zip",
     }
-    assert f"{ROOT}/conf/spark/local.conf" in site(tmp_path).on_spark("diagnose", [], "local[2]")
+    other = site(tmp_path).on_spark("diagnose", ["a.yaml"], "local[2]")
+    assert other[-3:] == [f"{ROOT}/jobs/submit.py", "diagnose", "a.yaml"]
+    assert {(ROOT / "jobs" / name).is_file() for name in ("release.py", "submit.py")} == {True}
+    assert f"{ROOT}/conf/spark/local.conf" in other
     assert steps.master_of("spark://m", 7077, {"deploy-mode": "client"}) == "spark://m:7077"
     assert steps.master_of("local[4]", None, {}) == "local[4]"
     for host, settings, said in ((None, {}, "name the master"), ("m", {"deploy-mode": "cluster"}, "must be client")):
