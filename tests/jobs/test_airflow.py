@@ -209,7 +209,7 @@ def asset_event(airflow: Airflow, name: str, **extra: str) -> None:
 
 
 def events_of(airflow: Airflow, name: str) -> Any:
-    # an asset by an alias is not active for long: no DAG names it
+    # no DAG names an asset that an alias made, so it need not be active
     (asset,) = airflow.call(f"/api/v2/assets?name_pattern={name}&only_active=false")["assets"]
     return airflow.call(f"/api/v2/assets/events?asset_id={asset['id']}")["asset_events"]
 
