@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.plan.load import load_plan
 from pipeline.storage.paths import locate
 from pipeline.storage.staging import Staging
 from tests.support.spark import PYSPARKS_OWN
-from tests.support.tasks import squared
+from tests.support.tasks import squared, until_told
 from tests.support.terminal import Told
 from tests.support.world import records, write_world
 
@@ -24,18 +25,18 @@ pytestmark = PYSPARKS_OWN
 
 
 def test_tasks_are_counted_and_the_callers_group_of_jobs_stays(
-    spark: SparkEngine, monkeypatch: pytest.MonkeyPatch
+    spark: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, context = Told(), spark.session.sparkContext
+    told, context = Told(tmp_path), spark.session.sparkContext
     monkeypatch.setattr("pipeline.base.log.PATIENCE", 0.0)
     monkeypatch.setattr("pipeline.base.log.TICK", 0.02)
     monkeypatch.setattr(spark, "log", Log(told))
-    spark.each(squared, range(6), "reading")
+    spark.each(partial(until_told, tmp_path / "reading"), range(6), "reading")
     assert told.counts == {("reading", "6")}
     assert context.getLocalProperty(GROUP) is None
     context.setLocalProperty(GROUP, "of-the-caller")
     try:
-        spark.each(squared, range(4), "files")
+        spark.each(partial(until_told, tmp_path / "files"), range(4), "files")
         assert context.getLocalProperty(GROUP) == "of-the-caller"
         spark.each(squared, range(5))
     finally:

@@ -70,13 +70,16 @@ def seen(written: str) -> list[str]:
 
 
 class Told(logging.Handler):
-    """Keeps, of each thing that is counted, out of how many."""
+    """Keeps, of each thing that is counted, out of how many; a file named for it says so to `tasks.until_told`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
         super().__init__()
         self.counts: set[tuple[str, str]] = set()
+        self.folder = folder
 
     def emit(self, record: logging.LogRecord) -> None:
         if vars(record)["facts"]["event"] == "tasks" and record.msg:
             name, _, counted = record.msg.rpartition(" ")
             self.counts.add((name, counted.partition("/")[2]))
+            if self.folder:
+                (self.folder / name).touch()
