@@ -3,7 +3,7 @@
     python -m tests.drills [--status] [--again] [PART]…
 
 A part is a folder of tests, of which it runs what `make test` leaves out, the suite's fast half on another Python, or
-some faults of tests/faults on one engine.
+some faults of tests/faults on one engine. Long folders are cut into shares by their files, attacks by their tests.
 A name with more than one share, such as `faults` or `attacks`, means all of them.
 Without a name all parts are run that did not pass on these files: prdp, what all tests share, and the part's own tests,
 not those of other parts. As many run at once as there are processors, those first that took longest. Results stand in
@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +34,8 @@ RESULTS = ROOT / "tests" / "drills.json"
 SHARES = {"accounting": 2, "attacks": 8, "engines": 3, "jobs": 3, "microdata": 2, "planning": 2}  # of long folders
 FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 8, "airflow": 2}
 PYTHONS = ("3.12", "3.13", "3.14")  # beside the one that runs the suite
-PYTEST = ("-m", "pytest", "-q", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
+PYTEST = ("-m", "pytest", "-q", "-p", "tests.drills", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
+SHARE = "--share"
 NOTHING_COLLECTED = 5  # pytest's exit code
 RESULT = "tests/drills.json"
 Parts = Mapping[str, Sequence[str]]  # name → arguments of Python
@@ -62,8 +65,21 @@ def tests() -> Iterator[tuple[str, Sequence[str]]]:
     for folder in sorted({file.parent for file in files}):
         own, many = [str(file) for file in files if file.parent == folder], SHARES.get(folder.name, 1)
         for n in range(many):
-            yield f"{folder.name}-{n + 1}" if many > 1 else folder.name, (*PYTEST, *own[n::many])
+            here = (SHARE, f"{n + 1}/{many}", *own) if folder.name == "attacks" else own[n::many]
+            yield f"{folder.name}-{n + 1}" if many > 1 else folder.name, (*PYTEST, *here)
     yield "house", (*PYTEST, *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("test_*.py")))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have pytest know a share, n/m: of the selected tests the n-th and every m-th after it."""
+    parser.addoption(SHARE, default="1/1")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave a share of the tests."""
+    first, many = map(int, config.getoption(SHARE).split("/"))
+    items[:] = items[first - 1 :: many]
 
 
 def faults() -> Iterator[tuple[str, Sequence[str]]]:

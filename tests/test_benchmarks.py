@@ -79,11 +79,8 @@ def event(kind: str, **facts: object) -> str:
 
 
 def task(stage: int, seconds: float, shuffled: int) -> str:
-    metrics = {
-        "Executor Run Time": seconds * 1e3,
-        "Shuffle Write Metrics": {"Shuffle Bytes Written": shuffled},
-        "Result Size": 7,
-    }
+    shuffle = {"Shuffle Bytes Written": shuffled}
+    metrics = {"Executor Run Time": seconds * 1e3, "Shuffle Write Metrics": shuffle, "Result Size": 7}
     return event("TaskEnd", **{"Stage ID": stage, "Task Metrics": metrics})
 
 
@@ -99,9 +96,8 @@ def test_an_event_log_adds_up() -> None:
         event("JobEnd", **{"Job ID": 1, "Completion Time": 5000}),
         event("ApplicationEnd", Timestamp=9000),
     ]
-    assert spark_model.read_log(log) == spark_model.Logged(
-        tasks=3, task_seconds=3.0, shuffled=120, returned=21, scan_tasks=2, driver=5.0
-    )
+    told = spark_model.Logged(tasks=3, task_seconds=3.0, shuffled=120, returned=21, scan_tasks=2, driver=5.0)
+    assert spark_model.read_log(log) == told
 
 
 def test_rates_are_found_again_and_the_model_adds_them_up() -> None:
@@ -140,14 +136,8 @@ def test_samples_belong_to_stages() -> None:
         "run (threading.py:982);_worker (concurrent/futures/thread.py:81) 5000",
     ]
     found = stages.added_up(samples, cpu=2.0)
-    told = {
-        "imports": 0.5,
-        "records": 0.2,
-        "policies and noise tables": 0.1,
-        "noise": 0.1,
-        stages.REST: 0.1,
-        stages.NATIVE: 1,
-    }
+    told = {"imports": 0.5, "records": 0.2, "noise": 0.1, stages.REST: 0.1, stages.NATIVE: 1}
+    told["policies and noise tables"] = 0.1
     assert {stage: seconds for stage, seconds in found.items() if seconds} == pytest.approx(told)
     assert sum(stages.added_up(samples, cpu=0.5).values()) == pytest.approx(0.5)
 

@@ -140,11 +140,9 @@ def test_names_of_files_beside_a_manifest_are_shown_escaped(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("acting", [*FEW, "\n", "\t"])
 def test_reasons_are_plain_lines(tmp_path: Path, acting: str) -> None:
-    ledger = create_ledger(str(tmp_path / "ledger.sqlite"))
+    ledger, at = create_ledger(str(tmp_path / "ledger.sqlite")), ledger_file(tmp_path / "ledger.sqlite")
     for reason in (f"a{acting}b", f"{acting}", "x" * 1001, " "):
-        code, printed = called(
-            "ledger", "close", "--reason", reason, "--ledger", ledger_file(tmp_path / "ledger.sqlite")
-        )
+        code, printed = called("ledger", "close", "--reason", reason, "--ledger", at)
         assert (code, raw(printed)) == (2, [])
         for act in (
             ledger.close,

@@ -48,7 +48,7 @@ DOMAIN = {
 LEVELS = [["naics6", "naics3"], ["county", "state"], ["size"], ["main"]]
 FINEST = ["naics6", "county", "size", "main"]
 CLOSE = 1 + 1e-9  # by which a bound in doubles may be rounded up
-MANY = int(os.environ.get("PRDP_CASES", "2000"))
+MANY = int(os.environ.get("PRDP_CASES", "1000"))
 PLANS = pytest.mark.parametrize("plans", [20, pytest.param(MANY, marks=pytest.mark.drill, id="drill")])
 
 
@@ -69,14 +69,12 @@ def some_plan(folder: Path, random: Random, *, own: bool = True) -> Plan:
     queries: list[dict[str, Any]] = []
     for number in range(random.randint(1, 3)):
         keys = random.sample(LEVELS if own else LEVELS[:2], random.randint(1, 2))
-        statistic = random.choice(
-            [{"count": "owners"}, {"count": "owners"}, {"count": "records"}, {"sum": "employment"}]
-        )
+        owners = {"count": "owners"}
+        statistic = random.choice([owners, owners, {"count": "records"}, {"sum": "employment"}])
         query = {"name": f"t{number}", **statistic, "by": [random.choice(levels) for levels in keys]}
         if random.random() < 0.3:
-            query["where"] = random.choice(
-                [{"state": ["01"]}, {"size": ["5-19", "20+"]} if own else {"naics3": ["311"]}]
-            )
+            other = {"size": ["5-19", "20+"]} if own else {"naics3": ["311"]}
+            query["where"] = random.choice([{"state": ["01"]}, other])
         noise = [{"kind": "gaussian", "sigma": random.randint(1, 9)} for _ in range(3)]
         mechanism: dict[str, Any] = noise[0]
         if "size" in query["by"] and "size" not in query.get("where", {}) and random.random() < 0.5:
@@ -105,10 +103,8 @@ def some_cells(folder: Path, random: Random) -> None:
 
 def some_rows(random: Random, owners: str = "ABC", most: int = 8) -> list[Row]:
     places = [(naics, county) for naics in (*NAICS, ELSEWHERE) for county in COUNTIES]
-    return [
-        Row(random.choice(owners), *random.choice(places), random.choice([0, 1, 2, 5, 10, 20]))
-        for _ in range(random.randint(0, most))
-    ]
+    count, sizes = random.randint(0, most), [0, 1, 2, 5, 10, 20]
+    return [Row(random.choice(owners), *random.choice(places), random.choice(sizes)) for _ in range(count)]
 
 
 def codes_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -199,9 +195,8 @@ def stated(
 
     `below`: with all owners that are no larger, as limits do.
     """
-    records = [
-        {"employment": Fraction(row.employment), **named} for row, named in zip_longest(rows, keys, fillvalue={})
-    ]
+    named = zip_longest(rows, keys, fillvalue={})
+    records = [{"employment": Fraction(row.employment), **codes} for row, codes in named]
     return float(policy.loss_at(located(plan, Reference.of(records), below=below)))
 
 

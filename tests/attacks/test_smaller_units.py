@@ -182,11 +182,10 @@ def test_a_bound_for_classes_with_noise_of_their_own_alone_is_seen(
     def broken(plan: Plan, at: Reference) -> Reference | None:
         return located(plan, at, below=True) if policy_of(plan).spans else None
 
-    for module in (pipeline.planning.explanation, pipeline.publication.policy_document):
+    document = pipeline.publication.policy_document
+    for module in (pipeline.planning.explanation, document):
         monkeypatch.setattr(module, "no_larger", broken)
-    monkeypatch.setattr(
-        pipeline.publication.policy_document, "classes_decide", lambda plan: bool(policy_of(plan).spans)
-    )
+    monkeypatch.setattr(document, "classes_decide", lambda plan: bool(policy_of(plan).spans))
     wrong = list(untrue(world, plan, units))
     assert {"words of the guarantee", "words of the page", "words of explain", "policy.json: rho"} <= {*wrong}
     (of_explain,) = (each for each in wrong if each.startswith("explain: "))
@@ -208,10 +207,8 @@ def test_records_of_a_list_that_no_listed_cell_has_are_left_out(
 
 def wide(world: World) -> World:
     """The world under ten times the noise."""
-    return replace(
-        world,
-        asked=tuple(replace(q, sigmas={code: 10 * sigma for code, sigma in q.sigmas.items()}) for q in world.asked),
-    )
+    asked = (replace(q, sigmas={code: 10 * sigma for code, sigma in q.sigmas.items()}) for q in world.asked)
+    return replace(world, asked=tuple(asked))
 
 
 VALUES = st.fixed_dictionaries({"employment": st.integers(0, 4), "payroll": st.integers(0, 1)})
