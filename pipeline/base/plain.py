@@ -10,19 +10,19 @@ import json
 import os
 import re
 import shlex
+import sys
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib.resources import files
-from typing import IO, TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 from pipeline.base.errors import PlanError
 from udfs.numbers.exact import bound_text, up_text
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 _ACTING: Final = "\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _IN_TEXTS: Final = re.compile(f"[{_ACTING}]")
@@ -221,7 +221,8 @@ class Table:
 
 def rendered(template: str, **values: Any) -> str:
     """Return the page that a template of this room makes of the values; a value that is missing is an error."""
-    return _environment().get_template(template).render(**values) + "\n"
+    page: str = _environment().get_template(template).render(**values)
+    return page + "\n"
 
 
 def source_of(template: str) -> str:
@@ -245,8 +246,17 @@ def percent(share: float | None) -> str:
 
 
 @cache
-def _environment() -> "Environment":
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 — for those who make a page alone
+def _environment() -> Any:
+    import jinja2  # noqa: PLC0415 — for those who make a page alone
 
-    layout: Any = {"trim_blocks": True, "lstrip_blocks": True}
-    return Environment(loader=PackageLoader("pipeline.base"), autoescape=True, undefined=StrictUndefined, **layout)
+    layout: Any = {"trim_blocks": True, "lstrip_blocks": True, "autoescape": True, "undefined": jinja2.StrictUndefined}
+
+    class Kept(jinja2.FileSystemBytecodeCache):  # a fifth of a second a process
+        def dump_bytecode(self, bucket: Any) -> None:
+            with suppress(OSError):
+                super().dump_bytecode(bucket)
+
+    # They lie beside what Python compiled, no less safe, and are named by what else decides them.
+    place, named = Path(__file__).with_name("__pycache__"), f"{jinja2.__version__}-{'-'.join(layout)}-%s.jinja"
+    compiled = None if sys.dont_write_bytecode else Kept(str(place), named)
+    return jinja2.Environment(loader=jinja2.PackageLoader("pipeline.base"), bytecode_cache=compiled, **layout)

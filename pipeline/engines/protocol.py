@@ -6,7 +6,7 @@ by a key without a public numbering is `grouped` below, for every engine alike.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -39,14 +39,23 @@ class Each(Protocol):
     def __call__(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]: ...
 
 
+@dataclass(frozen=True)
+class Destination:
+    """Where the files of table number `table` of a layout go, and what they say of it."""
+
+    table: int
+    folder: Location
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
 class Totals(Protocol):
     """The totals of all tables of a layout, materialised wherever the engine keeps them; no repr shows them.
 
     They are exact, and held at ±(2⁶³ − 1) steps once all is added up.
     """
 
-    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
-        """Write the files of table number `table` into `folder`: its cells' values, released under `key`, and `notes`.
+    def stage(self, places: Sequence[Destination], key: SecretKey) -> None:
+        """Write the files of tables that follow each other: their cells' values, released under `key`, and notes.
 
         Reads the totals and no microdata.
         """
@@ -148,10 +157,14 @@ class DriverTotals:
     write: Callable[[Sequence[Block], SecretKey], None]
     each: Each
 
-    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
-        """Release and write the blocks of a table."""
-        blocks = blocks_of(self.layout.tables[table], self.of_table[table], folder)
-        self.write([replace(block, notes=notes or {}) for block in blocks], key)
+    def stage(self, places: Sequence[Destination], key: SecretKey) -> None:
+        """Release and write the blocks of tables."""
+        blocks = [
+            replace(block, notes=place.notes)
+            for place in places
+            for block in blocks_of(self.layout.tables[place.table], self.of_table[place.table], place.folder)
+        ]
+        self.write(blocks, key)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each block of a table."""

@@ -27,14 +27,13 @@ from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
 from pipeline.base.log import Log
 from pipeline.engines import spark_tasks
-from pipeline.engines.protocol import Engine, Input, Item, Result, TaskFailed, counted_as
+from pipeline.engines.protocol import Destination, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
 from pipeline.engines.spark_frames import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
 from pipeline.engines.writers import Block
-from pipeline.storage.location import Location
 from pipeline.storage.sealing import Seal
 from pipeline.storage.staging import Staging
 from udfs.noise.keystream import SecretKey
@@ -148,7 +147,7 @@ class SparkEngine(Engine):
         return [results[number] for number in range(len(items))]
 
     def stage(self, files: int, cells: int, task: spark_tasks.StageFiles) -> None:
-        """Have all `files` of a table written, which hold `cells` cells together."""
+        """Have all `files` of some tables written, which hold `cells` cells together."""
         written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, spark_tasks.DONE), "noise")
         if len(require_once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
@@ -220,19 +219,20 @@ class SealedTotals:
     sealed: frozenset[int]
     records: RecordCounts
 
-    def stage(self, table: int, folder: Location, key: SecretKey, notes: Mapping[str, str] | None = None) -> None:
-        """Release and write the files of a table in parallel."""
-        sealed = spark_tasks.SealedFiles(self.shared, self.vault, table, self.sealed)
-        task = spark_tasks.StageFiles(code_digest(), sealed, folder, key, notes or {})
-        self.engine.stage(self._files(table), self.files.tables[table].cells.size, task)
+    def stage(self, places: Sequence[Destination], key: SecretKey) -> None:
+        """Release and write the files of tables in parallel."""
+        first, end = self.files.first[places[0].table], self.files.first[places[-1].table + 1]
+        task = spark_tasks.StageFiles(code_digest(), self._totals, places, first, key)
+        self.engine.stage(end - first, sum(self.files.tables[place.table].cells.size for place in places), task)
 
     def over(self, table: int, task: Callable[[Block], Result]) -> list[Result]:
         """Return the task's result for each file's totals."""
-        sealed = spark_tasks.SealedFiles(self.shared, self.vault, table, self.sealed)
-        return self.engine.each(spark_tasks.OverFile(sealed, task), range(self._files(table)), "files")
+        files = range(*self.files.first[table : table + 2])
+        return self.engine.each(spark_tasks.OverFile(self._totals, task), files, "files")
 
-    def _files(self, table: int) -> int:
-        return self.files.first[table + 1] - self.files.first[table]
+    @property
+    def _totals(self) -> spark_tasks.SealedFiles:
+        return spark_tasks.SealedFiles(self.shared, self.vault, self.sealed)
 
 
 @contextmanager

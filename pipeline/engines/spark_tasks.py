@@ -7,7 +7,7 @@ are functions of Arrow batches up to the sealed totals, and of pandas frames of 
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.engines.protocol import Destination
 from pipeline.engines.tasks import Guarded, NoiseTask, SumTask
 from pipeline.engines.totals import Layout, Table
 from pipeline.engines.writers import FILE_CELLS, Block, ranges
@@ -249,54 +250,53 @@ def _rolled_up(sums: dict[str, Int64s], table: Table, roll_up: RollUp, offset: i
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedFiles:
-    """The exact totals of one table's files, by their numbers in it; a file without sealed ones is all zero."""
+    """The exact totals of all files, by their indexes; a file without sealed ones is all zero."""
 
     shared: Shared
     vault: Vault
-    table: int
     sealed: frozenset[int]
 
-    def blocks(self, numbers: Iterable[int], folder: Location) -> Iterator[tuple[int, Block]]:
-        """Yield each number and its block, whose file lies in `folder`."""
+    def blocks(self, indexes: Iterable[int]) -> Iterator[Block]:
+        """Yield each file's block; its path is the name of the file."""
         files = Files(self.shared.layout.tables)
-        for number in numbers:
-            index = files.first[self.table] + number
+        for index in indexes:
             table, name, first, end = files.all[index]
             totals = self.vault.read("totals", index)["total"] if index in self.sealed else np.zeros(end - first, int)
-            yield number, table.block(first, end, totals, folder / name)
+            yield table.block(first, end, totals, LocalPath(Path(name)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StageFiles(Guarded[pd.DataFrame]):
-    """Releases and writes files of one table, by their numbers in it: a vectorised function of pandas frames.
+    """Releases and writes files of tables that follow each other: a vectorised function of pandas frames.
 
-    Yields each file's number, and its rows as the outcome. The key is part of the task itself, which Spark encrypts
-    where it stores or sends it (spark_session.py).
+    Files are counted from index `first` on. Yields each file's number, and its rows as the outcome. The key is part of
+    the task itself, which Spark encrypts where it stores or sends it (spark_session.py).
     """
 
     code: str
     files: SealedFiles
-    folder: Location
+    places: Sequence[Destination]
+    first: int
     key: SecretKey
-    notes: Mapping[str, str]
 
     def rows(self, batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        write = NoiseTask(self.code)
-        for number, block in self.files.blocks(_ids(batches), self.folder):
-            rows = write(replace(block, notes=self.notes), key=self.key)
+        write, places, numbers = NoiseTask(self.code), {each.table: each for each in self.places}, list(_ids(batches))
+        for number, block in zip(numbers, self.files.blocks(self.first + n for n in numbers), strict=True):
+            place = places[block.number]
+            rows = write(replace(block, path=str(place.folder / block.path), notes=place.notes), key=self.key)
             yield pd.DataFrame({"index": [number], "outcome": [rows]})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OverFile:
-    """Runs a task on the totals of one file of a table, by its number in it."""
+    """Runs a task on the totals of one file, by its index."""
 
     files: SealedFiles
     task: Callable[[Block], Any]
 
-    def __call__(self, number: int) -> Any:
+    def __call__(self, index: int) -> Any:
         """Return the task's result for the file's block."""
-        ((_, block),) = self.files.blocks([number], LocalPath(Path()))
+        (block,) = self.files.blocks([index])
         return self.task(block)
 
 

@@ -6,18 +6,17 @@ and the files are removed.
 """
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.canonical import readable_json
 from pipeline.base.errors import StateError, arg, file_errors
 from pipeline.base.log import Log, counted
-from pipeline.engines.protocol import Totals
-from pipeline.engines.writers import FORMATS, PARQUET, ranges, sweep
+from pipeline.engines.protocol import Destination, Totals
+from pipeline.engines.writers import FILE_CELLS, FORMATS, PARQUET, ranges, sweep
 from pipeline.ledger.fold import ReleaseState
-from pipeline.plan.model import Plan, UnitNames, owner_of
+from pipeline.plan.model import UnitNames, owner_of
 from pipeline.plan.total_policy import classes_decide
 from pipeline.publication.description import METADATA, SITE, Description
 from pipeline.publication.manifest import NOTE, named_signer
@@ -31,6 +30,9 @@ from udfs.noise.keystream import SecretKey
 
 if TYPE_CHECKING:
     from pipeline.publication.signing import SigningKey
+
+
+CELLS_AT_ONCE = 2 * FILE_CELLS  # of small tables that are drawn together, by all processors
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
@@ -55,9 +57,8 @@ def require_publishable(out: Location, release: str, staging_root: Location, att
         )
 
 
-def stage(  # noqa: PLR0913 — a plan, what is drawn of it with which key, and who is asked and told
-    plan: Plan,
-    test: LeftOutTest,
+def stage(  # noqa: PLR0913 — what is drawn with which key, and who is asked and told
+    about: Description,
     totals: Totals,
     staging: Staging,
     formats: Collection[str],
@@ -68,30 +69,39 @@ def stage(  # noqa: PLR0913 — a plan, what is drawn of it with which key, and 
 ) -> tuple[dict[str, Any], set[str]]:
     """Draw the tables under a fresh key, and write all files; return facts of the attempt, and the path of every file.
 
-    `live` raises StateError, before the next file, where another run destroyed the draw while this one stood still.
+    `live` raises StateError, before further files, where another run destroyed the draw while this one stood still.
     """
+    plan, files = about.plan, set[str]()
     with log.stage("stage", "describing the tables"):
-        about = Description(plan, test)
         notes = {query.name: about.notes(query.name) for query in plan.queries}
-    tables: list[dict[str, Any]] = []
-    files: set[str] = set()
-    for number, query in enumerate(plan.queries):
-        with log.stage("stage", f"drawing {query.name}"):
+    rows = [plan.domain.query_cells(query.by, query.where).size for query in plan.queries]
+    for numbers in drawn_together(rows):
+        first, *more = names = [plan.queries[number].name for number in numbers]
+        with log.stage("stage", f"drawing {first}" + (f" and {len(more)} more" if more else "")):
             live()
-            folder = staging.table_folder(query.name)
-            totals.stage(number, folder, key, notes[query.name])
+            places = list(map(Destination, numbers, map(staging.table_folder, names), map(notes.__getitem__, names)))
+            totals.stage(places, key)
             live()
-            rows = plan.domain.query_cells(query.by, query.where).size
-            sweep(folder, {name for name, _, _ in ranges(rows)})
-            for name in formats:
-                FORMATS[name].convert(staging.path / "tables", query.name)
-        tables.append({"query": query.name, "rows": rows})
-        for name in (PARQUET.name, *formats):
-            files |= {f"tables/{file}" for file in FORMATS[name].files(query.name, rows)}
+            for place, name in zip(places, names, strict=True):
+                sweep(place.folder, {file for file, _, _ in ranges(rows[place.table])})
+                for each in formats:
+                    FORMATS[each].convert(staging.path / "tables", name)
+                for each in (PARQUET.name, *formats):
+                    files |= {f"tables/{file}" for file in FORMATS[each].files(name, rows[place.table])}
+    tables = [{"query": query.name, "rows": size} for query, size in zip(plan.queries, rows, strict=True)]
     stated: dict[str, Any] = {"tables": tables} | ({"classes": True} if classes_decide(plan) else {})
     stated |= {"owners": owners} if (owners := of_owners(plan)) else {}
     with log.stage("stage", "making the public site"):
         return stated, files | stage_public(about, staging, (PARQUET.name, *formats), live)
+
+
+def drawn_together(rows: Sequence[int]) -> Iterator[range]:
+    """Yield the numbers of tables of so many rows that are drawn together: one, or such that have few."""
+    first = 0
+    for end in range(1, len(rows) + 1):
+        if sum(rows[first : end + 1]) > CELLS_AT_ONCE or end == len(rows):
+            yield range(first, end)
+            first = end
 
 
 def build_manifest(state: ReleaseState, contents: AttemptContents) -> dict[str, Any]:

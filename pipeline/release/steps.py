@@ -5,6 +5,7 @@
 
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from pipeline.engines.totals import contract_checked, layout_of
 from pipeline.engines.writers import rehearse_queries
 from pipeline.ledger.fold import ReleaseState
 from pipeline.microdata.frames import Frame
+from pipeline.publication.description import Description
 from pipeline.release import attempts, request
 from pipeline.release.input_records import records_of, sealed
 from pipeline.release.pinned import Pinned, SealedRecords, pinned, prepared_for, require_own_files, require_readable
@@ -141,6 +143,8 @@ def _draw(job: Job) -> AttemptContents:
         microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
+    about, beside = Description(job.plan, request.left_out_test(job)), ThreadPoolExecutor(1)
+    described = beside.submit(getattr, about, "facts")  # takes long, and follows from the plan alone
     try:
         with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
             totals = _sum(job, microdata, scratch)
@@ -149,11 +153,13 @@ def _draw(job: Job) -> AttemptContents:
         with job.log.stage("test"):
             request.require_few_left_out(job, microdata, totals)
         with job.log.stage("draw"):
+            described.result()
             root = attempts.name_of_root(job.ledger, job.staging_root)
             attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
         job.log.about(attempt=attempt)
-        return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt))
+        return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt), about)
     finally:
+        beside.shutdown(wait=False)
         scratch.destroy()
 
 
@@ -194,18 +200,20 @@ def _refund(job: Job) -> None:
         job.ledger.abort(job.plan.release)
 
 
-def _stage_or_destroy(job: Job, microdata: Pinned, totals: Totals, staging: Staging) -> AttemptContents:
+def _stage_or_destroy(
+    job: Job, microdata: Pinned, totals: Totals, staging: Staging, about: Description
+) -> AttemptContents:
     """Return the contents of the complete staged attempt; destroy, and record, an attempt that fails before that."""
     try:
         staging.create()
         require_live = partial(job.ledger.require_live, staging.release, staging.attempt)
-        test, key = request.left_out_test(job), job.new_key()
-        about, files = stage(job.plan, test, totals, staging, job.formats, key=key, live=require_live, log=job.log)
+        key = job.new_key()
+        stated, files = stage(about, totals, staging, job.formats, key=key, live=require_live, log=job.log)
         engine = {"name": job.engine.name, "versions": {"prdp": version("prdp")} | dict(job.engine.versions())}
         with job.log.stage("complete"):
             microdata.require_unchanged()
             require_live()
-            return staging.complete({"engine": engine} | about, files)
+            return staging.complete({"engine": engine} | stated, files)
     except Exception:
         attempts.destroy(job.ledger, staging, "failed while it was staged")
         with file_errors(f"the staging folder {staging.root} cannot be written: ", ": run again"):

@@ -15,7 +15,7 @@ from pyspark.sql.functions import rand
 from pipeline.base.errors import PrdpError, StateError
 from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
-from pipeline.engines.protocol import TaskFailed
+from pipeline.engines.protocol import Destination, TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
 from pipeline.engines.spark_session import JAVA_OPTIONS, private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
@@ -89,20 +89,20 @@ def test_a_stage_that_is_repeated_writes_the_same_bytes_and_reads_no_microdata(
     written = []
     for folder in (tmp_path / "first", tmp_path / "again", tmp_path / "again"):
         folder.mkdir(exist_ok=True)
-        held.stage(0, locate(folder), SecretKey(RAW))
+        held.stage([Destination(0, locate(folder))], SecretKey(RAW))
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert written[0] == written[1] == written[2]
     assert written[0].keys() == {"part-00000.parquet"}
     (held.vault.folder / "totals-0").delete()  # totals that are gone are an error, never zeros
     with pytest.raises(TaskFailed, match=r"failed \(FileNotFoundError\)"):
-        held.stage(0, locate(tmp_path / "first"), SecretKey(RAW))
+        held.stage([Destination(0, locate(tmp_path / "first"))], SecretKey(RAW))
 
 
 def test_an_unwritable_place_is_told_in_a_plain_error(tmp_path: Path, spark: SparkEngine) -> None:
     plan = load_plan(write_world(tmp_path, records(5)))
     held = spark.totals(list(chunks(find(plan.dataset.path))), layout_of(plan), scratch(tmp_path / "staging"))
     with pytest.raises(StateError, match="table establishments: writing to staging failed"):
-        held.stage(0, locate(tmp_path / "nowhere"), SecretKey(RAW))
+        held.stage([Destination(0, locate(tmp_path / "nowhere"))], SecretKey(RAW))
 
 
 def test_a_worker_with_other_code_is_refused(
@@ -155,7 +155,7 @@ def test_neither_key_nor_totals_lie_on_a_disk_in_the_clear(
     held = spark.totals(list(chunks(find(plan.dataset.path))), layout_of(plan), private)
     assert total in opened(held, 0)
     (tmp_path / "out").mkdir()
-    held.stage(0, locate(tmp_path / "out"), SecretKey(RAW))
+    held.stage([Destination(0, locate(tmp_path / "out"))], SecretKey(RAW))
     canaries = [total.to_bytes(8, "little"), str(total).encode(), *(form.encode("latin-1") for form in forms(RAW))]
     assert (private_folder() / "spill").is_dir()
     assert clear(private_folder(), canaries) == []

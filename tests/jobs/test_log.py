@@ -27,9 +27,7 @@ STAGES = [
     "test",
     "draw",
     "stage",  # what the tables are
-    "stage",
-    "stage",
-    "stage",
+    "stage",  # small tables together
     "stage",  # the public site
     "complete",
     "publish",

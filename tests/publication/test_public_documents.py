@@ -3,16 +3,18 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from jinja2 import UndefinedError
 
 import prdp
 from pipeline.accounting.accountant import LeftOutTest
+from pipeline.base import plain
 from pipeline.base.plain import Table, rendered
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.description import PACKAGE, Description, field_type
@@ -113,8 +115,32 @@ def test_a_study_with_hostile_names_is_a_harmless_page(tmp_path: Path, monkeypat
     assert page.count("&lt;script") > 5  # the title twice, the panel's, and the label in every table
 
 
+def test_pages_are_the_same_by_templates_that_are_kept_spoiled_or_cannot_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, compiling, compiled = tmp_path / "__pycache__", jinja2.Environment.compile, list[str]()
+    monkeypatch.setattr(plain, "__file__", str(tmp_path / "plain.py"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    counted = lambda *given: compiled.append(given[2]) or compiling(*given)  # noqa: E731
+    monkeypatch.setattr(jinja2.Environment, "compile", counted)
+
+    def made() -> tuple[str, list[str]]:
+        plain._environment.cache_clear()
+        compiled.clear()
+        return page_of_a_release("plain"), compiled[:]
+
+    page, every = made()  # no such folder
+    place.mkdir()
+    assert every
+    assert [made(), made()] == [(page, every), (page, [])]
+    for kept in place.iterdir():
+        kept.write_text("?")
+    assert made() == (page, every)
+    plain._environment.cache_clear()
+
+
 def test_a_missing_value_is_an_error() -> None:
-    with pytest.raises(UndefinedError):
+    with pytest.raises(jinja2.UndefinedError):
         rendered("release.html", title="only")
 
 

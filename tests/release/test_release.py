@@ -17,9 +17,11 @@ import pytest
 from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.writers import FILE_CELLS
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import spendings
+from pipeline.release.publish import drawn_together
 from tests.support.firms import owned, world
 from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit
@@ -34,6 +36,12 @@ def released(folder: Path, microdata: pa.Table, **settings: object) -> dict[str,
     place = Place(write_world(folder, microdata, **changes), folder)  # type: ignore[arg-type]
     published = submit(place, **settings)  # type: ignore[arg-type]
     return tree(place.out / RELEASE / published.attempt)
+
+
+def test_small_tables_are_drawn_together_each_once() -> None:
+    file = FILE_CELLS
+    assert [*map(list, drawn_together([file, file, 1, 5 * file, 1, 1]))] == [[0, 1], [2], [3], [4, 5]]
+    assert [*map(list, drawn_together([1, 1, 1]))] == [[0, 1, 2]]
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:

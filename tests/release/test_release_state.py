@@ -153,6 +153,7 @@ def test_a_ledger_that_stages_the_same_release_in_the_same_place_breaks_no_relea
 ) -> None:
     if not marked:  # the broken twin, and a store without conditional puts
         monkeypatch.setattr("pipeline.release.attempts.is_own", lambda ledger, root: True)
+    monkeypatch.setattr("pipeline.release.publish.CELLS_AT_ONCE", 1)
     job, theirs = job_of_mine(tmp_path)
     plan, mine = job.plan, job.ledger
 

@@ -279,7 +279,10 @@ def test_verify_finds_what_was_changed_in_the_store(place: Place) -> None:
 
 
 @pytest.mark.parametrize("stage", ["reading the microdata", "drawing payroll_state"])
-def test_an_object_that_changed_during_the_run_is_refused(place: Place, tmp_path: Path, stage: str) -> None:
+def test_an_object_that_changed_during_the_run_is_refused(
+    place: Place, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.release.publish.CELLS_AT_ONCE", 1)
     assert place.store is not None
     at = place.store / "microdata" / "part-0.parquet"
     other = upload(write_world(tmp_path / "other", records(300, seed=2)).parent / "microdata", place.store / "other")

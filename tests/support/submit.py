@@ -20,7 +20,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
-from pipeline.release import officers
+from pipeline.release import officers, publish
 from pipeline.release.pinned import Table
 from pipeline.release.request import Outcome
 from pipeline.release.steps import Job, run
@@ -185,7 +185,7 @@ def _race(place: Place, start: Any, set_since: dict[str, str]) -> None:
 def _child(place: Place, die_at: int | None, seen: Any, state: str | None, work: Callable[[], object]) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
-    together.AT_ONCE = 1  # in turn, so that every run meets the same events
+    together.AT_ONCE = publish.CELLS_AT_ONCE = 1  # in turn, so that every run meets the same events
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
         _watch(step, event)

@@ -98,7 +98,7 @@ def csv_of(figures: Figures) -> bytes:
         )
         for level, (codes, index) in figures.cells.keys(0, size).items()
     }
-    pa.csv.write_csv(pa.table({**keys, **figures.columns}), text)
+    pa.csv.write_csv(pa.table({**keys, **figures.columns}), text, pa.csv.WriteOptions(batch_size=1 << 16))
     return gzip.compress(text.getbuffer(), compresslevel=1, mtime=0)  # level 4: a tenth smaller, in twice the time
 
 

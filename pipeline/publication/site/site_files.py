@@ -62,16 +62,17 @@ def stage_public(
 
     `require_live` is called before each step, and raises where they may not be written any more.
     """
-    views: dict[str, Callable[[], str]] = {
-        "policy.json": lambda: readable_json(about.policy),
-        STRUCTURE: about.structure.to_json,
-        "report.html": lambda: report_page(about, staging.path),
-    }
-    for name, view in views.items():
+    with ThreadPoolExecutor(1) as beside:
+        report = beside.submit(report_page, about, staging.path)
         require_live()
-        staging.write_text(name, view())
+        written = stage_site(about, staging.path, formats)
+    views = {"policy.json": readable_json(about.policy), STRUCTURE: about.structure.to_json()}
+    views["report.html"] = report.result()
+    for name, text in views.items():
+        require_live()
+        staging.write_text(name, text)
     require_live()
-    return {*views, *stage_site(about, staging.path, formats), *about.stage_package(staging.path, formats)}
+    return {*views, *written, *about.stage_package(staging.path, formats)}
 
 
 def stage_site(description: Description, attempt: Location, formats: Collection[str]) -> set[str]:
