@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -185,7 +186,8 @@ def _race(place: Place, start: Any, set_since: dict[str, str]) -> None:
 def _child(place: Place, die_at: int | None, seen: Any, state: str | None, work: Callable[[], object]) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
-    together.AT_ONCE = publish.CELLS_AT_ONCE = 1  # in turn, so that every run meets the same events
+    together.AT_ONCE = publish.CELLS_AT_ONCE = 1  # in turn, so that every run meets the same events,
+    os.sched_setaffinity(0, random.sample(sorted(os.sched_getaffinity(0)), 1))  # and pages by one thread
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
         _watch(step, event)
