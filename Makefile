@@ -112,7 +112,7 @@ faults: $(READY) ## faults done to real releases: less than an hour, and a table
 PART ?=
 .PHONY: drill drill-status
 drill: $(READY) $(AIRFLOW)/.ready ## the longer drills and the faults, what did not pass on these files; PART=noise for one part
-	$(BIN)/python -m tests.drills $(PART)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m tests.drills $(PART)
 
 drill-status: $(READY) ## when each part of the drills last ran, on which commit, and what has not run on this one
 	@$(BIN)/python -m tests.drills --status

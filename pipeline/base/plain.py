@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, Final
@@ -252,11 +253,17 @@ def _environment() -> Any:
     layout: Any = {"trim_blocks": True, "lstrip_blocks": True, "autoescape": True, "undefined": jinja2.StrictUndefined}
 
     class Kept(jinja2.FileSystemBytecodeCache):  # a fifth of a second a process
+        def load_bytecode(self, bucket: Any) -> None:
+            try:
+                super().load_bytecode(bucket)
+            except Exception:  # of a spoiled file, or where prdp is an archive: it is compiled anew
+                bucket.reset()
+
         def dump_bytecode(self, bucket: Any) -> None:
             with suppress(OSError):
                 super().dump_bytecode(bucket)
 
     # They lie beside what Python compiled, no less safe, and are named by what else decides them.
-    place, named = Path(__file__).with_name("__pycache__"), f"{jinja2.__version__}-{'-'.join(layout)}-%s.jinja"
-    compiled = None if sys.dont_write_bytecode else Kept(str(place), named)
+    place, decides = Path(__file__).with_name("__pycache__"), repr((jinja2.__version__, layout)).encode()
+    compiled = None if sys.dont_write_bytecode else Kept(str(place), f"{sha256(decides).hexdigest()[:16]}-%s.jinja")
     return jinja2.Environment(loader=jinja2.PackageLoader("pipeline.base"), bytecode_cache=compiled, **layout)

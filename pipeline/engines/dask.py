@@ -12,7 +12,9 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -286,8 +288,13 @@ class DaskEngine(Engine):
         group = group or _Group("", 0)
         if self.cluster is None:
             # by its function: by its name Dask would load distributed, to ask whether a cluster is there
-            with Callback(posttask=group.ended), self.log.tasks(group.progress):
-                return collection.compute(scheduler=dask.threaded.get, num_workers=self.workers)
+            context = copy_context()
+            pool = ThreadPoolExecutor(self.workers, initializer=lambda: [each.set(context[each]) for each in context])
+            try:
+                with Callback(posttask=group.ended), self.log.tasks(group.progress):
+                    return collection.compute(scheduler=dask.threaded.get, pool=pool)
+            finally:  # after a failure no task goes on, which might write
+                pool.shutdown(cancel_futures=True)
         return self.cluster.compute(collection, lambda client: self.log.tasks(partial(group.of_scheduler, client)))
 
 

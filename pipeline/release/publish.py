@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.publication.signing import SigningKey
 
 
-CELLS_AT_ONCE = 2 * FILE_CELLS  # of small tables that are drawn together, by all processors
+CELLS_AT_ONCE, TABLES_AT_ONCE = 2 * FILE_CELLS, 100  # of small tables that are drawn together, by all processors
 
 
 def require_publishable(out: Location, release: str, staging_root: Location, attempt: str | None) -> None:
@@ -81,8 +81,8 @@ def stage(  # noqa: PLR0913 — what is drawn with which key, and who is asked a
             live()
             places = list(map(Destination, numbers, map(staging.table_folder, names), map(notes.__getitem__, names)))
             totals.stage(places, key)
-            live()
             for place, name in zip(places, names, strict=True):
+                live()
                 sweep(place.folder, {file for file, _, _ in ranges(rows[place.table])})
                 for each in formats:
                     FORMATS[each].convert(staging.path / "tables", name)
@@ -99,7 +99,7 @@ def drawn_together(rows: Sequence[int]) -> Iterator[range]:
     """Yield the numbers of tables of so many rows that are drawn together: one, or such that have few."""
     first = 0
     for end in range(1, len(rows) + 1):
-        if sum(rows[first : end + 1]) > CELLS_AT_ONCE or end == len(rows):
+        if end in (len(rows), first + TABLES_AT_ONCE) or sum(rows[first : end + 1]) > CELLS_AT_ONCE:
             yield range(first, end)
             first = end
 

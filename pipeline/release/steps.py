@@ -159,8 +159,8 @@ def _draw(job: Job) -> AttemptContents:
         job.log.about(attempt=attempt)
         return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt), about)
     finally:
-        beside.shutdown(wait=False)
         scratch.destroy()
+        beside.shutdown()
 
 
 def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:

@@ -1,4 +1,5 @@
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -125,3 +126,18 @@ def test_an_unwritable_place_is_told_in_a_plain_error(tmp_path: Path, cluster: s
         shutil.rmtree(tmp_path / "gone")
         with pytest.raises(StateError, match="table employment: writing to staging failed"):
             engine.stage(work, KEY)
+
+
+def test_a_failure_is_told_once_no_task_goes_on(tmp_path: Path) -> None:
+    def task(number: int) -> None:
+        (tmp_path / f"begun {number}").touch()
+        while not (tmp_path / f"begun {1 - number}").exists():
+            time.sleep(0.01)
+        if number == 0:
+            raise StateError("full")
+        time.sleep(0.5)
+        (tmp_path / "ended").touch()
+
+    with pytest.raises(StateError, match="full"):
+        DaskEngine(workers=2).each(task, [0, 1])
+    assert (tmp_path / "ended").exists()

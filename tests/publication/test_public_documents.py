@@ -1,6 +1,8 @@
 """What the public documents state of classes with noise of their own, and of the test of records left out."""
 
 import json
+import marshal
+import pickle
 import re
 import shutil
 import sys
@@ -11,6 +13,7 @@ import jinja2
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from jinja2.bccache import bc_magic
 
 import prdp
 from pipeline.accounting.accountant import LeftOutTest
@@ -133,8 +136,12 @@ def test_pages_are_the_same_by_templates_that_are_kept_spoiled_or_cannot_be_kept
     place.mkdir()
     assert every
     assert [made(), made()] == [(page, every), (page, [])]
-    for kept in place.iterdir():
-        kept.write_text("?")
+    for spoiled in (b"?", bc_magic + b"?", bc_magic + pickle.dumps("?") + marshal.dumps("?")):
+        for kept in place.iterdir():
+            kept.write_bytes(spoiled)
+        assert made() == (page, every)
+    (tmp_path / "prdp.zip").touch()  # as prdp is sent to Spark's workers
+    monkeypatch.setattr(plain, "__file__", str(tmp_path / "prdp.zip" / "plain.py"))
     assert made() == (page, every)
     plain._environment.cache_clear()
 

@@ -42,6 +42,7 @@ def test_small_tables_are_drawn_together_each_once() -> None:
     file = FILE_CELLS
     assert [*map(list, drawn_together([file, file, 1, 5 * file, 1, 1]))] == [[0, 1], [2], [3], [4, 5]]
     assert [*map(list, drawn_together([1, 1, 1]))] == [[0, 1, 2]]
+    assert [*map(len, drawn_together([1] * 250))] == [100, 100, 50]
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:

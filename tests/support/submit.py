@@ -21,7 +21,7 @@ from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.store import Ledger, create_ledger
 from pipeline.microdata.lakehouse import microdata_at
 from pipeline.plan.load import load_plan
-from pipeline.release import officers, publish
+from pipeline.release import officers
 from pipeline.release.pinned import Table
 from pipeline.release.request import Outcome
 from pipeline.release.steps import Job, run
@@ -33,6 +33,7 @@ from tests.support.logs import log_for
 from tests.support.patience import PATIENCE
 from udfs.noise.keystream import SecretKey
 
+WORKERS = 2
 KEY = bytes(range(32))
 TEST_KEY = bytes([36]) * 32  # adds 6 to the records kept, and −3 to those left out
 FORK_SERVER = get_context("forkserver")  # children start from a clean process that has imported this module
@@ -115,7 +116,7 @@ def submit(
         staging=place.staging,
         out=locate(place.out),
         ledger=place.ledger(),
-        engine=engine or DaskEngine(workers=2),
+        engine=engine or DaskEngine(workers=WORKERS),
         formats=("csv",) if csv else (),
         hold=hold,
         registered_only=registered_only,
@@ -186,7 +187,7 @@ def _race(place: Place, start: Any, set_since: dict[str, str]) -> None:
 def _child(place: Place, die_at: int | None, seen: Any, state: str | None, work: Callable[[], object]) -> None:
     if state is not None:
         os.environ["XDG_STATE_HOME"] = state
-    together.AT_ONCE = publish.CELLS_AT_ONCE = 1  # in turn, so that every run meets the same events,
+    together.AT_ONCE = globals()["WORKERS"] = 1  # in turn, so that every run meets the same events,
     os.sched_setaffinity(0, random.sample(sorted(os.sched_getaffinity(0)), 1))  # and pages by one thread
     event = die_at_event(die_at, seen, place.folder)
     for step in LEDGER_STEPS:
