@@ -2,7 +2,7 @@
 
 The microdata's totals are those of each record read by itself, added up, with `bad_records: drop`: lines of CSV with
 bytes at random (marks, quotes, NULs, control bytes, what is not UTF-8), first, last and in the middle; rows of Parquet
-across row groups and files. On Dask always, on Spark in the drill, whose jobs take long, a quarter as many cases.
+across row groups and files. On Dask always, on Spark in the drill.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +128,7 @@ def attack(folder: Path, engine: Engine, kind: str, count: int) -> Iterator[str]
 def test_records_are_read_the_same_alone_and_among_others(
     kind: str, engine: Engine, tmp_path: Path, count: int
 ) -> None:
-    assert list(attack(tmp_path, engine, kind, count if engine.name == "dask" else count // 4)) == []
+    assert list(attack(tmp_path, engine, kind, count)) == []
 
 
 def test_a_reader_that_treats_the_first_line_of_a_block_otherwise_is_seen(

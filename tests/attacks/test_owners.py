@@ -48,7 +48,7 @@ DOMAIN = {
 LEVELS = [["naics6", "naics3"], ["county", "state"], ["size"], ["main"]]
 FINEST = ["naics6", "county", "size", "main"]
 CLOSE = 1 + 1e-9  # by which a bound in doubles may be rounded up
-MANY = int(os.environ.get("PRDP_CASES", "1000"))
+MANY = int(os.environ.get("PRDP_CASES", "2000"))
 PLANS = pytest.mark.parametrize("plans", [20, pytest.param(MANY, marks=pytest.mark.drill, id="drill")])
 
 
