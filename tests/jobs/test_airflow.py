@@ -74,11 +74,9 @@ def test_a_run_without_a_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture
     here = Airflow("", tmp_path, "")
     environment = settings(tmp_path, 1)
     ledger_file(tmp_path / "state" / "ledger.sqlite")
-    subprocess.run([BIN / "airflow", "db", "migrate"], env=environment, check=True, capture_output=True)
     conf = json.dumps({"plan": plan(here, "tested"), "csv": True})
-    subprocess.run(
-        [BIN / "airflow", "dags", "test", DASK, "--conf", conf], env=environment, check=True, capture_output=True
-    )
+    for words in (["db", "migrate"], ["dags", "test", DASK, "--conf", conf]):
+        subprocess.run([BIN / "airflow", *words], env=environment, check=True, capture_output=True)
     assert len(published_once(here, capsys, "tested")["attempts"]) == 1
     assert list((tmp_path / "out").rglob("*.csv"))
 
@@ -194,6 +192,8 @@ def test_a_rejected_release_fails_the_wait(airflow: Airflow, capsys: pytest.Capt
     name = "rejected"
     run = airflow.trigger(DASK, plan=plan(airflow, name), hold=True)
     waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
+    seen = f"task_id='wait_for_approval', run_id='{run.name}'"  # that the task is deferred: else Airflow tries again
+    waited("the executor", lambda: seen in (airflow.folder / "airflow.log").read_text())
     ledger = ["--ledger", ledger_file(airflow.folder / "state" / "ledger.sqlite")]
     assert main(["ledger", "reject", name, "--reason", "cells too thin", *ledger]) == 0
     assert run.ended() == "failed"
@@ -244,8 +244,7 @@ def test_an_event_of_the_microdata_releases_their_month(airflow: Airflow, capsys
     """The example of docs/airflow.md: one plan for every month, held, and an asset once it is published."""
     ledger = every_month(airflow, "jobs", seed=11)
     asset_event(airflow, "jobs_microdata", month="2026-11")
-    at = "/api/v2/dags/jobs_by_microdata/dagRuns"
-    (started,) = waited("the run", lambda: airflow.call(at)["dag_runs"])
+    (started,) = waited("the run", lambda: airflow.call("/api/v2/dags/jobs_by_microdata/dagRuns")["dag_runs"])
     run = Run(airflow, "jobs_by_microdata", started["dag_run_id"])
     waited("the wait", lambda: run.task("wait_for_approval")["state"] == "deferred")
     assert shown(airflow, capsys, "jobs-2026-11")["state"] == "held"
@@ -276,6 +275,7 @@ def test_a_task_that_is_ended_ends_prdp(airflow: Airflow, capsys: pytest.Capture
     waited("the release", lambda: run.task("release")["state"] == "running" and processes_with(text), pause=0.2)
     run.mark("release", "failed")
     waited("the end of prdp", lambda: not processes_with(text), seconds=90)
+    assert run.ended() == "failed"
     run.clear("release")
     assert run.ended() == "success"
     published_once(airflow, capsys, name)
