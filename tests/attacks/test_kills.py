@@ -17,11 +17,11 @@ from pipeline.storage.staging import MANIFEST
 from tests.support.cases import cases, sizes
 from tests.support.ledgers import staged_files
 from tests.support.parity import owners
-from tests.support.submit import Place, submit, submit_in_child
+from tests.support.submit import MOST_EVENTS, Place, submit, submit_in_child
 from tests.support.world import records, tree, write_world
 
 RELEASE = "small-release"
-AT = [range(24, 999, 24), *(pytest.param(range(r, 999, 4), marks=pytest.mark.drill) for r in range(4))]  # events
+AT = [range(24, MOST_EVENTS, 24), *(pytest.param(range(r, MOST_EVENTS, 4), marks=pytest.mark.drill) for r in range(4))]
 HELD = (
     "FROM pg_locks JOIN pg_database d ON d.oid = database WHERE locktype = 'advisory' AND datname = current_database()"
 )
@@ -55,8 +55,8 @@ def attempts_seen(place: Place) -> set[str]:
 def check_after_kill(place: Place) -> None:
     """What outsiders may meet while nobody has run it again: at most one attempt, a whole manifest or none."""
     if place.address is not None:  # a server may notice the end of a session later than this process does
-        with psycopg.connect(place.address) as connection:
-            connection.execute(f"SELECT pg_terminate_backend(pid, 900000) {HELD}")
+        with psycopg.connect(place.address, options="-c lock_timeout=900s") as connection:
+            connection.execute(f"SELECT pg_advisory_xact_lock(classid::int8 << 32 | objid::int8) {HELD}")
     assert len(attempts_seen(place)) <= 1
     if (place.out / RELEASE / MANIFEST).exists():
         verify_release(locate(place.out / RELEASE))
