@@ -31,7 +31,7 @@ from tests.faults.table import FAULTS
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "tests" / "drills.json"
-SHARES = {"accounting": 2, "attacks": 15, "engines": 3, "jobs": 3, "microdata": 2, "planning": 2}  # of long folders
+SHARES = {"accounting": 2, "attacks": 16, "engines": 3, "jobs": 3, "microdata": 2, "planning": 2}  # of long folders
 FAULTS_OF_A_PART = {"dask": 35, "dask cluster": 9, "spark": 9, "spark cluster": 8, "airflow": 2}
 PYTHONS = ("3.12", "3.13", "3.14")  # beside the one that runs the suite
 PYTEST = ("-m", "pytest", "-q", "-p", "tests.drills", "-m", "drill or hypothesis", "--hypothesis-profile", "drill")
