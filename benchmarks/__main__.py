@@ -60,11 +60,14 @@ def start(world: World) -> Suite:
 
 
 def publication(world: World) -> Suite:
-    """Twelve tables of many records, beside DuckDB: a query a table, and grouped once and rolled up."""
+    """Twelve tables of many records, beside DuckDB: a query a table, and grouped once and rolled up, in two ways."""
     for records in world.records:
         folder = made(world.home, "shuffled", records)
         contenders = world.of_each("release", plan(folder, "twelve", named(TWELVE)))
-        yield {"records": records, "tables": 12}, contenders | world.others(folder, 3, "twelve", "rolled_up")
+        yield (
+            {"records": records, "tables": 12},
+            contenders | world.others(folder, 3, "twelve", "rolled_up", "shortened"),
+        )
 
 
 def release(world: World) -> Suite:
