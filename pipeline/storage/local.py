@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, final
+from typing import Any, ClassVar, final
 
 from pipeline.base.errors import PlanError, file_errors
 from pipeline.storage.location import FileDigest, Location
@@ -116,10 +116,6 @@ class LocalPath(Location):
     def read(self) -> bytes:
         return self.path.read_bytes()
 
-    def copy_to(self, writer: BinaryIO) -> None:
-        with self.path.open("rb") as reader:
-            shutil.copyfileobj(reader, writer)
-
     def write(self, *parts: Any) -> None:
         aside = self.path.with_name(f".{self.name}.{uuid.uuid4().hex}")
         with os.fdopen(_new_file(aside, 0o600), "wb") as file:
@@ -161,7 +157,13 @@ class LocalPath(Location):
         make_folder(self.path.parent, 0o755)
         aside = partial(self.path)
         with os.fdopen(_new_file(aside, 0o644), "wb") as writer:
-            source.copy_to(writer)
+            if isinstance(source, LocalPath):
+                with source.path.open("rb") as reader:
+                    shutil.copyfileobj(reader, writer)
+                    if hasattr(os, "posix_fadvise"):  # what was staged is read no more: its memory serves the next copy
+                        os.posix_fadvise(reader.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            else:
+                writer.write(source.read())
         sync_file(aside)
         if LocalPath(aside).digest() != digest:
             aside.unlink()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pipeline.base.errors import PlanError
 
@@ -163,10 +163,6 @@ class Location(ABC):
     @abstractmethod
     def read(self) -> bytes:
         """Return all contents."""
-
-    @abstractmethod
-    def copy_to(self, writer: BinaryIO) -> None:
-        """Write all contents to `writer`."""
 
     # Writing
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO, ClassVar, final
+from typing import Any, ClassVar, final
 from urllib.parse import parse_qsl, quote
 
 from pipeline.base.errors import StateError, require_package
@@ -131,9 +131,6 @@ class StorePath(Location):
                     if len(contents) == file.size():
                         return contents
             raise ConnectionError(CUT_OFF)
-
-    def copy_to(self, writer: BinaryIO) -> None:
-        writer.write(self.read())
 
     def write(self, *parts: Any) -> None:
         data = b"".join(parts)

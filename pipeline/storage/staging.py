@@ -130,8 +130,7 @@ class Staging:
         one of the files `needed` does not.
         """
         with _store_errors(self.path):
-            list(together(lambda file: file.secure_file(), self._files(), self.root))
-            files = self._digests()
+            files = self._digests(secured=True)
             self.path.secure_folders()
             if not set(needed) <= files.keys():
                 raise StateError(
@@ -179,9 +178,14 @@ class Staging:
                 raise StateError(f"{file} is no ordinary file")
         return files
 
-    def _digests(self) -> dict[str, FileDigest]:
+    def _digests(self, *, secured: bool = False) -> dict[str, FileDigest]:
+        def digest_of(file: Location) -> FileDigest:
+            if secured:
+                file.secure_file()
+            return file.digest()
+
         files = self._files()
-        digests = together(lambda file: file.digest(), files, self.root)
+        digests = together(digest_of, files, self.root)
         return {file.relative_to(self.path): digest for file, digest in zip(files, digests, strict=True)}
 
 

@@ -21,9 +21,6 @@ from tests.support.store import UNCONDITIONAL, Store, contents
 LOOPBACK = "endpoint_override=127.0.0.1:9000&scheme=http"
 
 
-# -- names -----------------------------------------------------------------------------------------------------------
-
-
 def test_paths_and_uris_name_places(tmp_path: Path) -> None:
     assert locate("data", folder=tmp_path) == LocalPath(tmp_path / "data")
     assert locate("../data", folder=tmp_path) == LocalPath(tmp_path.parent / "data")
@@ -107,9 +104,6 @@ def test_places_overlap_where_one_lies_in_the_other(tmp_path: Path) -> None:
         assert not at.overlaps(apart)
 
 
-# -- objects ---------------------------------------------------------------------------------------------------------
-
-
 def test_objects_are_put_listed_read_and_removed(store: Store) -> None:
     bucket = store.bucket()
     odd = bucket / "a b" / "ü?#%.bin"
@@ -176,9 +170,6 @@ def test_a_scheme_whose_library_is_missing_is_told(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(PrdpError, match="Hadoop libraries"):
         find(locate("hdfs://host/data"))
-
-
-# -- create if absent ------------------------------------------------------------------------------------------------
 
 
 def winners(at: StorePath, write: Callable[[StorePath, bytes], bool], writers: int = 8) -> list[bytes]:

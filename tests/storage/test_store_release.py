@@ -56,9 +56,6 @@ def left(place: Place) -> list[str]:
     return sorted(name for name in contents(place.staging) if name != MARK)
 
 
-# -- the same bytes --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [pytest.param("full", marks=pytest.mark.drill), "cells", "none"])
 def test_a_release_in_a_store_is_the_local_one(tmp_path: Path, store: Store, name: str) -> None:
     plan = PLANS[name](tmp_path)
@@ -126,9 +123,6 @@ def test_staging_and_output_may_lie_apart(tmp_path: Path, store: Store, where: s
         assert {Path(name).suffix for name in kept} == {".json", ".html", ".css", ".js", ".parquet", ".csv"}
     assert contents(bucket / "staging").keys() <= {MARK}
     assert staged_files(tmp_path / "staged") == []
-
-
-# -- killed, run again -----------------------------------------------------------------------------------------------
 
 
 def killed(place: Place, step: str) -> None:
@@ -202,9 +196,6 @@ def test_a_store_that_does_not_answer_is_no_reason_to_draw_again(store: Store) -
         staging.read_complete()
 
 
-# -- one manifest, and whole -----------------------------------------------------------------------------------------
-
-
 def filled_in(staging: Staging) -> object:
     """A complete staged attempt of two small objects."""
     staging.create()
@@ -273,9 +264,6 @@ def test_verify_finds_what_was_changed_in_the_store(place: Place) -> None:
             verify_release(locate(folder))
         if words == "not in the manifest":
             (folder / attempt / "more.txt").delete()
-
-
-# -- refused ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", ["reading the microdata", "drawing payroll_state"])
