@@ -1,8 +1,7 @@
 """The policy of symmetric stable noise: never below the loss that a search in high precision finds, and barely above.
 
-The densities of the search are those of tests/support/stable.py, which
-tests/noise/test_stable_series.py holds against the
-cosine integral. What it finds is a lower bound of the loss, short of it by far less than one part in 10⁶.
+The densities of the search are those of tests/support/stable.py, which tests/noise/test_stable_series.py holds against
+the cosine integral. What it finds is a lower bound of the loss, short of it by far less than one part in 10⁶.
 """
 
 from collections.abc import Callable

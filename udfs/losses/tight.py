@@ -24,7 +24,7 @@ from udfs.numbers.exact import laplace_zcdp_above, up_float
 Summed = GeneralizedGaussianWeights | PolylogWeights | CauchyWeights | StableWeights | PiecewiseWeights
 MOST_STEPS = 2**64
 AT_ONCE = 320  # shifts
-IN_CACHE = 24  # sums whose terms stay in the processor's cache
+IN_CACHE, POWERS_IN_CACHE = 24, 16  # sums, and series, whose terms stay in the processor's cache
 REACH, TERMS = 8.0, 44  # of the series in ε·L: how far, and how many terms
 BEYOND = 1.05  # 1 + r + r² + …, r = REACH²/(TERMS·(TERMS − 1)), is less
 WIDEST = 2**1000  # scales beyond are no doubles
@@ -153,15 +153,15 @@ class LogMoments:
         top = float(self.ratios.max())
         orders = excess_order(np.arange(1 + int(FINENESS * math.asinh(math.sqrt(REACH / top)))))
         t = self.ratios / top
-        square = t * t
+        fourths = (square := t * t) * square
         first = np.stack([self.mass * (2 - self.spared), self.mass * self.spared * t], axis=1)  # of M_0 and M_1
         columns = np.concatenate([first, first * square[:, None]], axis=1).swapaxes(1, 2)
-        moments = np.empty((len(t), TERMS // 4, 4))
-        powers = np.ones((TERMS // 4, t.shape[1]))
-        for row, fourth in enumerate(square * square):
-            for n in range(1, len(powers)):
-                np.multiply(powers[n - 1], fourth, out=powers[n])
-            np.matmul(powers, columns[row], out=moments[row])
+        moments, powers = np.empty((len(t), TERMS // 4, 4)), np.ones((POWERS_IN_CACHE, TERMS // 4, t.shape[1]))
+        for some in (slice(i, i + len(powers)) for i in range(0, len(t), len(powers))):
+            power = powers[: len(fourths[some])]
+            for n in range(1, TERMS // 4):
+                np.multiply(power[:, n - 1], fourths[some], out=power[:, n])
+            np.matmul(power, columns[some], out=moments[some])
         terms: Floats = np.multiply.accumulate(orders * top / np.arange(1.0, TERMS)[:, None])
         terms[-2:] *= BEYOND
         sums = moments.reshape(len(t), -1)[:, 1:] @ terms + np.multiply.outer(self.rest, orders)

@@ -4,8 +4,7 @@ Result: `draw_noise` returns Z with P(Z = z) exactly proportional to exp(w(|z|))
 being one outcome, "saturated". Exact means: given independent uniform bits there is no approximation at all.
 
 How (docs/mathematics.md, section 6, with envelope masses made integers). Distances k ≥ 0 are cut into buckets of 2^m
-places. Let
-F > 0 be one rational number, and give bucket b (places from s_b, 2^m_b of them) an integer mass
+places. Let F > 0 be one rational number, and give bucket b (places from s_b, 2^m_b of them) an integer mass
 
     M_b ≥ F·2^m_b·exp(w(s_b)),        Σ M_b < 2⁶⁴.
 
@@ -66,6 +65,9 @@ class LatticeTable:
     def __post_init__(self) -> None:
         if not sum(self.masses) < WORD:
             raise ValueError("the masses of a lattice table must stay below 2⁶⁴")
+
+    def __hash__(self) -> int:
+        return hash(self.weights)  # each batch looks its table up, and numbers in hundreds take their time
 
     def acceptance(self, bucket: int, k: int, bits: int) -> tuple[Fraction, Fraction]:
         """Return bounds of the probability that place `k` of `bucket` is accepted, from `bits` binary digits."""
