@@ -194,17 +194,15 @@ def chains_of(exposures: Sequence[Exposure]) -> list[Chain]:
         levels.setdefault(each.by, []).append(i)
     alone: list[Chain] = [[[i]] for i in levels.pop(None, [])]
     chains: list[tuple[tuple[str, ...], list[Sequence[int]]]] = []
-    for by in sorted((by for by in levels if by is not None), key=_depth, reverse=True):
+    of_levels = (by for by in levels if by is not None)
+    depths = {by: sum(each.index(level) for level in by for each in NESTED if level in each) for by in of_levels}
+    for by in sorted(depths, key=depths.__getitem__, reverse=True):
         nested = [k for k, (last, _) in enumerate(chains) if _refines(last, by)]
         if nested:
             chains[nested[0]] = by, [*chains[nested[0]][1], levels[by]]
         else:
             chains.append((by, [levels[by]]))
     return [*alone, *(chain for _, chain in chains)]
-
-
-def _depth(by: tuple[str, ...]) -> int:
-    return sum(each.index(level) for level in by for each in NESTED if level in each)
 
 
 def _refines(fine: tuple[str, ...], coarse: tuple[str, ...]) -> bool:

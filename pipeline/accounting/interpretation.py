@@ -79,7 +79,10 @@ def _worst(together: Iterable[tuple[tuple[Pair, ...], float, float]], delta: flo
     worst = NOTHING
     for pairs, epsilon, power in together:
         if epsilon > worst.epsilon or power > worst.power:  # else it cannot be the worst
-            worst = _largest([worst, _bounds(pairs, delta)])
+            other = _bounds(pairs, delta)
+            worst = Bounds(
+                *map(max, zip(*((each.epsilon, each.power, each.gap) for each in (worst, other)), strict=True))
+            )
     return worst
 
 
@@ -114,10 +117,6 @@ def _coarse(policy: PolicySum, pairs: Iterable[tuple[int, Pair]]) -> tuple[str, 
 def _known(pairs: Mapping[Place, Pair | None]) -> dict[Place, Pair] | None:
     known = {place: pair for place, pair in pairs.items() if pair is not None}
     return known if len(known) == len(pairs) else None
-
-
-def _largest(some: Iterable[Bounds]) -> Bounds:
-    return Bounds(*map(max, zip(*((each.epsilon, each.power, each.gap) for each in some), strict=True)))
 
 
 def _by_divergences(

@@ -203,9 +203,8 @@ def _require_safe(client: Any, known: set[str]) -> int:
         answers = client.sync(client.run, _spills, **asked)
         if any(answer is True for answer in answers.values()):
             raise PrdpError(
-                f"{arg('scheduler')}: its workers spill to disk unencrypted; set distributed.worker.memory.target "
-                "and .spill "
-                "to false on them"
+                f"{arg('scheduler')}: its workers spill to disk unencrypted; set distributed.worker.memory.target and "
+                ".spill to false on them"
             )
         known |= {worker for worker, answer in answers.items() if answer is False}
         if time.monotonic() > end:

@@ -127,8 +127,7 @@ def connected(master: str) -> Any:
         )
     raise PrdpError(
         f"{arg('master', master)}: the server does not speak Spark Connect, or has no TLS certificate that this "
-        "machine "
-        "trusts (with a token PySpark asks for TLS, but of the name localhost)"
+        "machine trusts (with a token PySpark asks for TLS, but of the name localhost)"
     )
 
 

@@ -341,9 +341,8 @@ def require_like_records(
             other = next((its[key] for its in theirs if its.get(key, rules[key]) != rules[key]), None)
             if other is not None:
                 raise StateError(
-                    f"dataset {dataset}: {key} is {rules[key]}, but {other} in dataset {name} "
-                    f"of family {budgets[name].family}: "
-                    "losses of different records do not add up"
+                    f"dataset {dataset}: {key} is {rules[key]}, but {other} in dataset {name} of family "
+                    f"{budgets[name].family}: losses of different records do not add up"
                 )
 
 

@@ -308,7 +308,10 @@ def _spending(books: _Books, name: str, asked: Reference) -> Spending:
     if family is not None:
         limits += [(limit, of_kin) for limit in books.budgets[family].stated]
         fixed += fixed_in_advance(books.budgets[family], of_kin)
-    costs = {state.release: _cost(state) for state in (*mine, *of_kin)}
+    costs = {  # releases in brief that were charged the same have the same object
+        state.release: state.charged if isinstance(state, Brief) else charged(state, state.charges)
+        for state in (*mine, *of_kin)
+    }
     distinct = {id(cost): cost for cost in costs.values()}
     reference, assumed = _completed(asked, [limit for limit, _ in limits], list(distinct.values()))
     left = [
@@ -359,11 +362,6 @@ class _Figures(NamedTuple):
         loss = _loss(at, cost)  # first: it says what the reference must name
         excess = {query.name: cost.policy.excess_at(at, query.name) for query in cost.policy.queries}
         return cls(loss, excess, cost.attained_at(at), cost.pure_loss_at(at), cost.tests_loss_at(at))
-
-
-def _cost(state: ReleaseState) -> Charged:
-    """Return what is charged for a release; releases in brief that were charged the same have the same object."""
-    return state.charged if isinstance(state, Brief) else charged(state, state.charges)
 
 
 def _lost_at(at: Reference, states: Sequence[ReleaseState], costs: Mapping[str, Charged]) -> Fraction:

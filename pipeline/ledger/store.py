@@ -58,9 +58,8 @@ def migrate_ledger(url: str | None = None, wait: float = 30.0, *, leave_drawn: b
     drawn = [state.release for state in ledger.states() if state.status == "drawn"]
     if drawn and not leave_drawn and not database.is_current():
         raise StateError(
-            f"the ledger {database.name}: {', '.join(drawn)} is drawn, and another build of prdp may not finish "
-            f"it: run it with the one that drew it, or leave it as it is ({arg('leave_drawn')}): aborted, it stays "
-            "charged"
+            f"the ledger {database.name}: {', '.join(drawn)} is drawn, and another build of prdp may not finish it: "
+            f"run it with the one that drew it, or leave it as it is ({arg('leave_drawn')}): aborted, it stays charged"
         )
     before = database.migrate()
     return before, _opened(database)

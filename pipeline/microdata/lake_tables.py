@@ -52,9 +52,9 @@ class TableFile:
         if by_number and all(number is None for number in numbers):
             raise PlanError("a file of the table numbers no column, and the table has no names for it; write it anew")
         keys: list[str | int | None] = [*(numbers if by_number else file.names)]
-        held: dict[str, str] = {}
+        held, folded = dict[str, str](), {name.casefold() for name in file.names}
         for name, known in self.names.items():
-            if keys.count(known) > 1 or (known not in keys and _in_another_case(known, file)):
+            if keys.count(known) > 1 or (known not in keys and isinstance(known, str) and known.casefold() in folded):
                 raise PlanError(f"column {name} cannot be told apart in a file of the table; write the table anew")
             if known in keys:
                 column = file.field(keys.index(known))
@@ -92,10 +92,6 @@ def store_options(folder: Location, *, endpoint: str, region: str) -> dict[str, 
     if "endpoint_override" in options:
         named[endpoint] = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
     return named
-
-
-def _in_another_case(name: str | int, file: pa.Schema) -> bool:
-    return isinstance(name, str) and name.casefold() in {other.casefold() for other in file.names}
 
 
 def _widened(was: pa.DataType, now: pa.DataType) -> bool:

@@ -60,9 +60,8 @@ def allocated_plan(
     """Return the scales of a draft with what they give, as JSON, and the plan that states them; write it to `out`.
 
     Guarantee: the plan keeps every limit by its own total policy, exactly; what was written is read again and is the
-    same plan. `text`: the draft's, `path`: its file, which need not be there; `variables`: the values of
-    its variables, which stay in what is written; `sizes_of`: the microdata of which totals and sizes that the file
-    leaves open are.
+    same plan. `text`: the draft's, `path`: its file, which need not be there; `variables`: the values of its variables,
+    which stay in what is written; `sizes_of`: the microdata of which totals and sizes that the file leaves open are.
 
     Raises BudgetRefused where the limits cannot be kept with what is wanted, with what could be had; PlanError on a
     wrong draft and where noise cannot be so accurate; StateError where `out` exists.

@@ -201,9 +201,8 @@ def _short(number: float | None) -> str:
 
 
 OF_RECORDS = (
-    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and "
-    "bind every record whose values are in magnitude at most the reference's; a larger one may lose more, without "
-    "limit.",
+    "rho is the per-record zCDP loss, epsilon the pure one (- where there is none). Both are upper bounds, and bind "
+    "every record whose values are in magnitude at most the reference's; a larger one may lose more, without limit.",
     "too high by: how far rho may lie above what the noise itself loses, at most; certified from below.",
 )
 OF_CLASSES = (

@@ -34,10 +34,9 @@ WORDS = (
     "record, added or removed. P is the policy function in policy.json: public, and fixed before any record was read; "
     "P(r) depends on r's influences and, where public parts of a table have mechanisms of their own, on the part that "
     "r is in; it grows with every influence{within}, and is {least} for a record in no query. The value P(r) of an "
-    f"actual record is confidential. {ADDED.format('record')} A "
-    "group of records r_1 to r_J has divergence at most α·J·(P(r_1) + … + P(r_J)). A record is "
-    "protected one by one: a firm with several records is protected as such a group. Whatever is computed from the "
-    "release alone has the same guarantee."
+    f"actual record is confidential. {ADDED.format('record')} A group of records r_1 to r_J has divergence at most "
+    "α·J·(P(r_1) + … + P(r_J)). A record is protected one by one: a firm with several records is protected as such a "
+    "group. Whatever is computed from the release alone has the same guarantee."
 )
 
 FORMULA = (

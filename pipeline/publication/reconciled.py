@@ -171,10 +171,9 @@ class Reconciliation(Releases):
         if lacking:
             raise PlanError(
                 f"the noise of {', '.join(lacking)} is larger where the total is, so that weights need totals from "
-                f"elsewhere: give {arg('expected')} MEASURE=FILE (public totals), {arg('weights_from')} TABLE (a "
-                "noisy table, which "
-                f"is then left out of the estimates), or {arg('leave_out')} TABLE; weights from the table itself "
-                "would bias it"
+                f"elsewhere: give {arg('expected')} MEASURE=FILE (public totals), {arg('weights_from')} TABLE (a noisy "
+                f"table, which is then left out of the estimates), or {arg('leave_out')} TABLE; weights from the table "
+                "itself would bias it"
             )
 
     def _why(self, table: ReleasedTable) -> str | None:

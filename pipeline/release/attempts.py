@@ -55,9 +55,8 @@ def require_own(ledger: Ledger, root: Location) -> None:
     """Return if `is_own`; raises StateError otherwise, and changes nothing."""
     if not is_own(ledger, root):
         raise StateError(
-            f"the staging location {root} is another ledger's: give {arg('staging')} of its own; if that ledger is "
-            "no more, "
-            f"remove what lies there, {MARK} too"
+            f"the staging location {root} is another ledger's: give {arg('staging')} of its own; if that ledger is no "
+            f"more, remove what lies there, {MARK} too"
         )
 
 

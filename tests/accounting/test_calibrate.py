@@ -67,9 +67,6 @@ def next_door(m: Mechanism, *, more: bool) -> Mechanism:
     return build(spec | {name: decimal(n + (1 if more == (name != "rho") else -1))}, m.step)
 
 
-# -- what is known otherwise ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("kind", "fixed", "square", "sigma"),
     [
@@ -152,9 +149,6 @@ def test_noise_without_variance_has_a_mean_error() -> None:
     assert 30 * (1 - 1e-9) <= float(noise_of(found).moment(1)) <= 30 * (1 + 1e-5)
 
 
-# -- losses ---------------------------------------------------------------------------------------------------------
-
-
 def finer_door(m: Mechanism, *, more: bool) -> Mechanism:
     """The mechanism whose scale differs by one in the last digit of calibration to a loss, with more or less noise."""
     if m.tabled:
@@ -208,9 +202,6 @@ def test_any_loss_is_kept(which: tuple[str, dict[str, Any]], rho: float, influen
     assert keeps_loss(solve(*which, ONE, target), target)
 
 
-# -- intervals ------------------------------------------------------------------------------------------------------
-
-
 def keeps_interval(m: Mechanism, half: int, coverage: float) -> bool:
     """|noise| exceeds `half` steps at most as often as the coverage allows, and with one digit more too often."""
     more = next_door(m, more=True)
@@ -242,9 +233,6 @@ def test_intervals_of_transformations_are_as_wide_as_asked(kind: str, fixed: dic
     lower, upper = found.interval_around(500.0, Fraction(9, 10))
     assert 60 * (1 - 1e-5) <= upper - lower <= 60
     assert target.value(next_door(found, more=True)) > 60
-
-
-# -- what cannot be had ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -322,9 +310,6 @@ def test_a_scale_is_found_in_few_tries(kind: str, fixed: dict[str, Any], monkeyp
         tried.clear()
         solve(kind, fixed, ONE, target)
         assert 0 < len(tried) <= 20
-
-
-# -- the search -----------------------------------------------------------------------------------------------------
 
 
 @given(n=st.integers(LOWEST, HIGHEST - 1))

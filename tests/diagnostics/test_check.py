@@ -110,9 +110,6 @@ def kinds(made: dict[str, Any]) -> dict[str, Counter[str]]:
     return found
 
 
-# -- what is found ---------------------------------------------------------------------------------------------------
-
-
 def test_where_no_column_matches_the_report_lists_those_there(tmp_path: Path) -> None:
     rows = frame().rename(columns=lambda name: f"x_{name}")
     made = report(checked(modern(tmp_path), written(tmp_path / "raw", rows), tmp_path))
@@ -251,9 +248,6 @@ def test_a_code_that_no_public_list_holds_is_never_told(tmp_path: Path) -> None:
             assert (judgement.code, judgement.meant) == ("", ""), text
 
 
-# -- columns and format ----------------------------------------------------------------------------------------------
-
-
 def test_columns_are_compared_and_the_nearest_proposed(tmp_path: Path) -> None:
     raw = written(tmp_path / "raw", frame().rename(columns={"county": "COUNTY", "payroll": "pay_roll"}))
     outcome = checked(modern(tmp_path), raw, tmp_path)
@@ -282,9 +276,6 @@ def test_repairs_of_the_plan_are_of_columns_and_vintage_alone(tmp_path: Path) ->
     ]
     words = " ".join([*made["repairs"]["plan"], *made["repairs"]["file"]])
     assert not found(words, ["budget", "sigma", "rho", "step:", "bad_records", "drop", "domain.naics", "other:"])
-
-
-# -- where it is, and where nothing of it is ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--log-json"])
@@ -356,9 +347,6 @@ def test_no_microdata_is_no_check(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no such file or folder"):
         checked(modern(tmp_path), tmp_path / "nowhere", tmp_path)
     assert open_ledger(str(tmp_path / "state" / "ledger.sqlite")).head()[0] == 0
-
-
-# -- the ledger --------------------------------------------------------------------------------------------------------
 
 
 def test_a_release_names_the_check_that_came_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

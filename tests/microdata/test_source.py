@@ -22,9 +22,6 @@ from tests.support.leaks import told
 CANARY = "777123456789"
 
 
-# -- finding ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_file_and_a_folder(tmp_path: Path) -> None:
     one = parquet(tmp_path / "one.parquet", GOOD)
     assert find(locate(one)).files == (locate(one),)
@@ -59,9 +56,6 @@ def test_what_is_not_found(tmp_path: Path) -> None:
     parquet(tmp_path / "b.parquet", GOOD)
     with pytest.raises(PlanError, match="both Parquet and CSV"):
         find(locate(tmp_path))
-
-
-# -- pinning ---------------------------------------------------------------------------------------------------------
 
 
 def rewritten(folder: Path) -> None:
@@ -126,9 +120,6 @@ def test_a_vanished_file_is_an_error(tmp_path: Path) -> None:
         pin(find(locate(tmp_path)))
 
 
-# -- cutting ---------------------------------------------------------------------------------------------------------
-
-
 def test_chunks_cover_every_row_group_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (1, 0, 250, 1000, 3, 99, 100, 101)
     write(tmp_path, [records(size, i) for i, size in enumerate(sizes)])
@@ -164,9 +155,6 @@ def test_a_file_without_records(tmp_path: Path) -> None:
     parquet(tmp_path / "p" / "a.parquet", nothing | {"emp": pa.array([], pa.int64()), "pay": pa.array([], pa.int64())})
     assert sum(len(list(read(chunk, spec()))) for chunk in chunks(find(locate(tmp_path / "p")))) == 0
     assert summed(csv(tmp_path / "c" / "a.csv", HEADER)) == {}
-
-
-# -- damaged files ---------------------------------------------------------------------------------------------------
 
 
 def test_a_truncated_parquet_file(tmp_path: Path) -> None:

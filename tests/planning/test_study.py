@@ -45,9 +45,6 @@ from udfs.noise.continuous_polylog import ExponentialPolylog
 CONF = Path(__file__).parents[2] / "conf" / "studies"
 
 
-# -- equality --------------------------------------------------------------------------------------------------------
-
-
 def panels(path: Path) -> Mapping[str, Panel]:
     return {panel.name: panel for panel in load_study(path).panels}
 
@@ -128,9 +125,6 @@ def test_an_equality_that_cannot_be_had_is_told(tmp_path: Path) -> None:
     entries = [{"label": "root of a power law", "mechanism": root}]
     with pytest.raises(PlanError, match="too few moments"):
         studies.evaluated(tmp_path, panels=[{"name": "one", "title": "One", "entries": entries}])
-
-
-# -- exact counts ----------------------------------------------------------------------------------------------------
 
 
 def collected(folder: Path, **changes: Any) -> tuple[Aggregates, pd.DataFrame]:
@@ -247,9 +241,6 @@ def test_figures_are_those_of_single_records(tmp_path: Path, monkeypatch: pytest
             assert all(lower for lower, there in zip(less, from_there, strict=True) if there)
 
 
-# -- a run -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_command_writes_the_whole_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = studies.written(tmp_path / "study.yaml", panels=[studies.study()["panels"][1]])
     out = tmp_path / "out"
@@ -284,9 +275,6 @@ def test_hardly_any_records(tmp_path: Path, records: int) -> None:
     made = studies.evaluated(tmp_path, data={"synthetic": "establishments", "records": records}, panels=panels)
     assert made["records"] == records
     assert (tmp_path / "out" / "study.html").exists()
-
-
-# -- mistakes --------------------------------------------------------------------------------------------------------
 
 
 def entry(**mechanism: Any) -> dict[str, Any]:

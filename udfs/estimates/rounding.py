@@ -248,9 +248,8 @@ def raked(base: Floats, margins: Sequence[Sums], held: tuple[Sums, Floats] | Non
 
     By iterative proportional fitting, in RAKED rounds (of MANY cells HASTY ones) from the margins with the most noise
     below 0, if it is not too much, to those with the least, of which in the second half of the rounds ever fewer are
-    fitted, so that these hold best; `held` are sums that hold best of all.
-    Without it small cells below 0 are taken from the others of a sum, as the nearest numbers above 0 are, and sums
-    across it are far off.
+    fitted, so that these hold best; `held` are sums that hold best of all. Without it small cells below 0 are taken
+    from the others of a sum, as the nearest numbers above 0 are, and sums across it are far off.
     """
     known = [(sums, sums.up(base)) for sums in margins]
     noise = [shortfall(each) for _, each in known]

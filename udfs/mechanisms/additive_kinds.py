@@ -268,10 +268,9 @@ class SymmetricStable(AdditiveMechanism):
     P(Δ) = sup_x ln[p(x − Δ/γ)/p(x)] over all real x, so that the loss on any lattice is at most P: for α = 1 (Cauchy)
     2·arsinh(Δ/(2γ)); for 1.01 ≤ α ≤ 1.999 no closed form is known and a certified bound is stated, at most one part in
     1000 above P (udfs.losses.stable_policy). PRzCDP with tanh(P/2)·P, or with the tight policy the loss of this very
-    noise, certified from above (docs/tight.md, section 9). The variance is infinite, for α = 1 the mean absolute
-    error too. Continuous noise of this family is closed under sums: n cells added have scale γ·n^(1/α); on a
-    lattice nearly. Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP
-    to PRzCDP.
+    noise, certified from above (docs/tight.md, section 9). The variance is infinite, for α = 1 the mean absolute error
+    too. Continuous noise of this family is closed under sums: n cells added have scale γ·n^(1/α); on a lattice nearly.
+    Sources: paper 4, theorems 16 (P is finite) and 25 (α = 1, its eq. 73); paper 1's lemma from PRDP to PRzCDP.
     """
 
     alpha: Fraction = at_least(1, "exponent of the characteristic function: tails fall like |z|^(−1−α)", at_most=2)

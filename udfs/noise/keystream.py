@@ -1,9 +1,8 @@
 """Random bits addressed by (query, cell, draw): AES-256 of a counter under a secret key.
 
-Guarantee: for distinct addresses the blocks are those of a keyed permutation, so independent and uniform up to
-AES-256 being a pseudo-random permutation (gap n²/2¹²⁹ for n blocks). Nothing else decides them: not the order of
-cells, nor the partition, the engine, a retry or a second evaluation (docs/architecture.md, rule 4,
-docs/mathematics.md, section 6).
+Guarantee: for distinct addresses the blocks are those of a keyed permutation, so independent and uniform up to AES-256
+being a pseudo-random permutation (gap n²/2¹²⁹ for n blocks). Nothing else decides them: not the order of cells, nor the
+partition, the engine, a retry or a second evaluation (docs/architecture.md, rule 4, docs/mathematics.md, section 6).
 """
 
 import os

@@ -1,8 +1,7 @@
 """The ledger's database: its tables, what the database itself enforces on them, and what the ledger needs of it.
 
-Entries are appended at the end, each linked to the one before it, and never changed or removed, whatever the code
-above does. On PostgreSQL whoever appends waits for the writer before it; who may append what is for
-conf/ledger/roles.sql.
+Entries are appended at the end, each linked to the one before it, and never changed or removed, whatever the code above
+does. On PostgreSQL whoever appends waits for the writer before it; who may append what is for conf/ledger/roles.sql.
 """
 
 import fcntl

@@ -2,9 +2,8 @@
 
 Result: a table of weights (kind `designed`) whose certified loss keeps every limit, with less variance, mean absolute
 error or width of intervals than the best named noise found under the same limits, beside a lower bound of what any
-noise within them has. The limits are kept by the table that is returned, not by
-the optimiser's word: weights are rounded to DIGITS decimals first, and what is stated is the tight loss of these
-(docs/design.md).
+noise within them has. The limits are kept by the table that is returned, not by the optimiser's word: weights are
+rounded to DIGITS decimals first, and what is stated is the tight loss of these (docs/design.md).
 
 Only public numbers enter: limits, the measure's step, what is minimised.
 """

@@ -216,9 +216,8 @@ class Program:
     def solve(self, start: Floats) -> Floats:
         """Return the log-weights where the barrier of the last weight is least, from a start with slack everywhere.
 
-        A step d changes p by p·d, for which error and normaliser are linear and each f is convex: so only the
-        curvature of the f, and of logarithms, enters. Multipliers have steps of their own (Nocedal, Wright 2006,
-        section 19.3).
+        A step d changes p by p·d, for which error and normaliser are linear and each f is convex: so only the curvature
+        of the f, and of logarithms, enters. Multipliers have steps of their own (Nocedal, Wright 2006, section 19.3).
         """
         v, multipliers = start, WEIGHTS[0] / self.slack(start)
         for weight in WEIGHTS.tolist():

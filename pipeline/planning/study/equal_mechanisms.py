@@ -1,10 +1,9 @@
 """What a study compares: mechanisms whose noise scales are chosen so that all have one variance at one true total.
 
 Catalogue mechanisms are calibrated on the lattice that is sampled (pipeline.accounting.calibrate). Where no variance
-exists, the noise gets the quartiles that Gaussian noise on the same curve has once that one is made equal: quartiles
-of every median-unbiased value, at every total, are then equal too, since a monotone map keeps them. `equal:
-continuous` takes the density's variance instead of the lattice's, as one computes on paper: on whole numbers it is
-another.
+exists, the noise gets the quartiles that Gaussian noise on the same curve has once that one is made equal: quartiles of
+every median-unbiased value, at every total, are then equal too, since a monotone map keeps them. `equal: continuous`
+takes the density's variance instead of the lattice's, as one computes on paper: on whole numbers it is another.
 """
 
 import math
