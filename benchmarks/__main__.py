@@ -66,7 +66,7 @@ def publication(world: World) -> Suite:
         contenders = world.of_each("release", plan(folder, "twelve", named(TWELVE)))
         yield (
             {"records": records, "tables": 12},
-            contenders | world.others(folder, 3, "twelve", "rolled_up", "shortened"),
+            contenders | world.others(folder, 3, "twelve", "rolled_up", "whole_codes"),
         )
 
 

@@ -31,7 +31,7 @@ NAMES = {
     "duckdb": "DuckDB",
     "twelve": "DuckDB, a query a table",
     "rolled_up": "DuckDB, grouped once",
-    "shortened": "DuckDB, grouped once by shortened codes",
+    "whole_codes": "DuckDB, grouped once by whole codes",
     "polars": "Polars",
     "dask": "Dask",
     "prdp on spark": "prdp on Spark",

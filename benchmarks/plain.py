@@ -1,9 +1,9 @@
 """What prdp is measured beside: the same sums by other programs, each a process of its own.
 
-    python -m benchmarks.plain duckdb|polars|dask|spark|twelve|rolled_up|shortened MICRODATA OUT DIGITS
+    python -m benchmarks.plain duckdb|polars|dask|spark|twelve|rolled_up|whole_codes MICRODATA OUT DIGITS
 
 Each adds up employment by industry (that many digits of its code) and county, and writes the sums to Parquet; `twelve`,
-`rolled_up` and `shortened` write the twelve tables of the suite publication. No cells without records, no noise, no
+`rolled_up` and `whole_codes` write the twelve tables of the suite publication. No cells without records, no noise, no
 ledger, no pages; no contract of records; on Spark nothing encrypted.
 """
 
@@ -36,13 +36,13 @@ def twelve(data: str, out: str, digits: int) -> None:
 
 
 def rolled_up(data: str, out: str, digits: int) -> None:
-    """Group by in SQL once, by the codes of the records, and make all tables of that, as an expert would."""
-    _once(data, out, "naics, county AS area")
-
-
-def shortened(data: str, out: str, digits: int) -> None:
-    """The same, by codes cut to what the finest table needs: fewer groups, for who knows all tables beforehand."""
+    """Group by in SQL once, by the finest keys, and make all tables of that, as an expert would."""
     _once(data, out, f"substr(naics, 1, {LEVELS[0][0]}) AS naics, county AS area")
+
+
+def whole_codes(data: str, out: str, digits: int) -> None:
+    """The same by the codes as records have them: more groups, which also serve tables that are not planned yet."""
+    _once(data, out, "naics, county AS area")
 
 
 def _once(data: str, out: str, keys: str) -> None:
@@ -96,7 +96,7 @@ def spark(data: str, out: str, digits: int) -> None:
     session.stop()
 
 
-PROGRAMS = {program.__name__: program for program in (duckdb, polars, dask, spark, twelve, rolled_up, shortened)}
+PROGRAMS = {program.__name__: program for program in (duckdb, polars, dask, spark, twelve, rolled_up, whole_codes)}
 
 if __name__ == "__main__":
     PROGRAMS[sys.argv[1]](sys.argv[2], sys.argv[3], int(sys.argv[4]))
