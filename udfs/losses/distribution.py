@@ -12,13 +12,13 @@ which makes the error of the transform small against δ, however small δ is (Go
 without tilting; splitting atoms: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
 """
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -29,7 +29,6 @@ from udfs.noise.weights import GaussianWeights
 from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context, fraction, real
 
-THREADS = 2  # of transforms
 POINTS = 1 << 14  # of the grid, at first
 MOST_POINTS = 1 << 21
 FINER = 0.5  # coarseness of atoms, in grid points
@@ -44,7 +43,8 @@ ENOUGH = 0.9999
 ROUND = 2.0**-53
 STAGE = 16 * ROUND  # error of a stage of a transform, relative to the norm: twice Higham 2002, theorem 24.2
 SLACK = 1 + 1e-9  # far above the rounding of sums of a million positive numbers
-HALVINGS = 45  # of ε, of the largest loss
+HALVINGS = 30  # of ε, of the largest loss
+MERGED = 16  # grid points that count as one where tilts are chosen
 LARGEST = 700.0
 
 
@@ -191,8 +191,11 @@ def _epsilon(parts: Sequence[Distribution], delta: float) -> float:
     """Return the least ε that some tilts prove: each is chosen for the last one's ε, and any is right."""
     length = sum((len(part.mass) - 1) * part.spacing for part in parts)
     tilts = np.append(0.0, np.geomspace(0.1, MOST_TILT, TILTS)) / (length or 1.0)
-    logs = [sum(tilt * part.top + math.log(_tilted(part, tilt).sum()) for part in parts) for tilt in tilts.tolist()]
-    moments = np.array(logs)  # ln E e^{θL}
+    moments = np.zeros(len(tilts))  # ln E e^{θL}
+    for part, times in Counter(parts).items():
+        mass = np.add.reduceat(part.mass, np.arange(0, len(part.mass), MERGED))
+        rough = replace(part, mass=mass, spacing=part.spacing * MERGED)
+        moments += [times * (tilt * part.top + math.log(_tilted(rough, tilt).sum())) for tilt in tilts.tolist()]
     epsilon = float(np.min((moments[1:] - math.log(delta)) / tilts[1:]))  # Markov's inequality
     best = math.inf
     for _ in range(MOST_TILTINGS):
@@ -221,50 +224,60 @@ def _tilted(part: Distribution, tilt: float) -> Floats:
     return tilted
 
 
-def _transformed(part: Distribution, tilt: float, points: int) -> tuple[Any, float, float]:
-    """Return the transform of a part, tilted so that its masses add up to 1, their norm, and ln of what they were."""
-    tilted = _tilted(part, tilt)
-    total = float(tilted.sum())
-    tilted /= total
-    return np.fft.rfft(tilted, points), math.sqrt(float(np.sum(tilted * tilted))), math.log(total)
+@dataclass(frozen=True, eq=False)
+class _Law:
+    """Masses that add up to 1, each off by some error: all errors have at most the Euclidean norm `error`."""
+
+    mass: Floats
+    error: float
 
 
 def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
-    """Return the sum of independent losses of one spacing, tilted by e^{θℓ} for the transform.
-
-    Error. A transform of 2^t numbers is right to STAGE·(t + 1) of its norm. With masses that add up to 1, no transform
-    exceeds 1 anywhere, so that the error of a factor reaches the product, and the product's the result, undiminished at
-    most: E = STAGE·(t + 1)·(Σ‖a_q‖ + min‖a_q‖), and the rounding of the product itself.
-    """
+    """Return the sum of independent losses of one spacing, tilted by e^{θℓ} for the transforms."""
     spacing, top = parts[0].spacing if parts else 1.0, math.fsum(part.top for part in parts)
-    length = sum(len(part.mass) - 1 for part in parts) + 1
-    stages = max(1, math.ceil(math.log2(length)) + 1)
-    product = np.ones(2 ** (stages - 1) + 1, dtype=np.complex128)
-    norms, scale, left = [0.0], 0.0, Counter(map(id, parts))
-    known: dict[int, tuple[Any, float, float]] = {}
-    with ThreadPoolExecutor(THREADS) as threads:  # transforms take most of the time, and run without Python's lock
-        distinct = {id(part): part for part in parts}.values()
-        transforms = threads.map(partial(_transformed, tilt=tilt, points=2**stages), distinct)
-        for part in parts:
-            mine = known.pop(id(part)) if id(part) in known else next(transforms)
-            left[id(part)] -= 1
-            if left[id(part)]:  # else its memory is the next one's
-                known[id(part)] = mine
-            transform, norm, log_whole = mine
-            product *= transform
-            norms.append(norm)
-            scale += log_whole
-    result = np.maximum(np.fft.irfft(product, 2**stages)[:length], 0.0)
-    least = min(norms[1:], default=1.0)
-    error = 1.01 * STAGE * (stages + 1) * (sum(norms) + least) + 8 * ROUND * len(parts) * least
+    scale, laws = 0.0, list[_Law]()
+    for part, times in Counter(parts).items():
+        tilted = _tilted(part, tilt)
+        total, left = float(tilted.sum()), times
+        scale += times * math.log(total)
+        law = _Law(tilted / total, 0.0)
+        while left:  # a law that is met k times enters as those of 1, 2, 4, … times
+            if left % 2:
+                laws.append(law)
+            left //= 2
+            law = _convolved(law, law) if left else law
+    heap = [(len(law.mass), i, law) for i, law in enumerate(laws)]
+    heapq.heapify(heap)
+    while len(heap) > 1:  # the shortest first, so that few transforms are long
+        (_, i, one), (_, _, other) = heapq.heappop(heap), heapq.heappop(heap)
+        both = _convolved(one, other)
+        heapq.heappush(heap, (len(both.mass), i, both))
+    law = heap[0][2] if heap else _Law(np.ones(1), 0.0)
+    length = len(law.mass)
     # a mass is e^{θ(top − ℓ)} times its tilted one
     factor = scale + tilt * spacing * np.arange(length)
     with np.errstate(divide="ignore", over="ignore"):
-        mass = np.exp(np.log(result) + factor) * SLACK
-        errors = np.exp(math.log(error) + factor)
+        mass = np.exp(np.log(law.mass) + factor) * SLACK
+        errors = np.exp(np.log(law.error) + factor)
     losses = top - np.arange(length, dtype=np.float64) * spacing
     losses += (abs(top) + length * spacing) * 2.0**-48  # the grids' ends and their sum are rounded
     return Sum(losses, mass, errors, math.fsum(part.infinite for part in parts) * SLACK)
+
+
+def _convolved(one: _Law, other: _Law) -> _Law:
+    """Return the law of the sum of two independent losses.
+
+    A transform of 2^t numbers is right to STAGE·(t + 1) of its norm, and none exceeds 1 anywhere, or with errors 1.01:
+    so E = E_a + E_b + STAGE·(t + 1)·(‖a‖ + ‖b‖ + min(‖a‖, ‖b‖)), and the rounding of the product itself.
+    """
+    length = len(one.mass) + len(other.mass) - 1
+    stages = max(1, math.ceil(math.log2(length)))
+    product = np.fft.rfft(one.mass, 2**stages)
+    product *= product if other is one else np.fft.rfft(other.mass, 2**stages)
+    norms = [math.sqrt(float(np.sum(law.mass * law.mass))) for law in (one, other)]
+    transforms = STAGE * (stages + 1) * (sum(norms) + min(norms)) + 8 * ROUND * min(norms)
+    mass = np.maximum(np.fft.irfft(product, 2**stages)[:length], 0.0)
+    return _Law(mass, 1.01 * (one.error + other.error + transforms))
 
 
 # The δ at which discrete Gaussian noise hides a shift, for a given ε: exactly, but for digits that are counted.
