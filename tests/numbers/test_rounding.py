@@ -186,6 +186,11 @@ def test_the_exponential_has_the_same_bits_at_every_place_of_every_array() -> No
         assert exp(x[start : start + 1]).tobytes() == whole[start : start + 1].tobytes()
     for stride in (-3, -1, 2, 3, 7, 16):
         assert exp(x[::stride]).tobytes() == whole[::stride].tobytes()
+    for other in (-745.0, -708.5, np.nan):  # 2^k is no usual double
+        with np.errstate(invalid="ignore"):
+            beside = exp(np.array([*x, -745.0, other]))
+        assert beside[:-2].tobytes() == whole.tobytes()
+        assert beside[-2] == exp(np.array([-745.0])) > 0
     square = exp(x.reshape(40, 50).T)
     assert np.ascontiguousarray(square.T).tobytes() == whole.tobytes()
     unaligned = np.frombuffer(b"\0" + x.tobytes(), dtype=np.float64, offset=1)

@@ -6,10 +6,9 @@ by what truncation, rounding and the Fourier transform took.
 
 Method: the atoms of each noise (udfs.losses.atoms) are put on a grid of losses. An atom between two grid points is
 split between them so that both its probabilities, under P and under Q, are kept: its δ can only rise, since
-(1 − e^{ε − ℓ})₊ is convex in e^{−ℓ}. The grids of all noises have one spacing, so that the losses' sum, which is that
-of independent ones, is a discrete convolution: a product of Fourier transforms. Before it masses are tilted by e^{θℓ},
-which makes the error of the transform small against δ, however small δ is (Gopi, Lee, Wutschitz 2021 bound the error
-without tilting; splitting atoms: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
+(1 − e^{ε − ℓ})₊ is convex in e^{−ℓ}. The grids of all noises have one spacing, so that the sum of their independent
+losses is a discrete convolution, by Fourier transforms of masses tilted by e^{θℓ}: their error is then small against
+any δ (Gopi, Lee, Wutschitz 2021 bound it untilted; splitting: Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022).
 """
 
 import heapq

@@ -7,8 +7,7 @@ partition by partition, and `prdp.spark.mechanism_udf` runs it on frames of one'
 the total policy of a plan is the sum of policy functions over its queries (docs/mathematics.md, section 5).
 """
 
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,21 +45,26 @@ def release_cells(  # noqa: PLR0913 — mechanisms, an address in the keystream,
     """
     steps = integer and all(mechanism.additive for mechanism in mechanisms)
     cells, totals = np.asarray(frame["cell"]).astype(np.uint64, copy=False), np.asarray(frame["total"])
+    released: dict[str, NDArray[Any]] = {}
+    for mechanism, rows in _chunks(mechanisms, frame, len(totals)):
+        bits = CellBits(key=key, query=query, cells=cells[rows])
+        shown = _shown(mechanism.release(totals[rows], bits, interval), mechanism, steps)
+        for name, values in vars(shown).items():
+            if name not in released:
+                released[name] = np.zeros(len(totals), values.dtype)
+            released[name][rows] = values
+    return Released(**released)
 
-    def part(mechanism: Mechanism, rows: NDArray[np.intp] | slice) -> Released:
-        part_cells, part_totals = cells[rows], totals[rows]
-        chunks = (slice(first, first + CHUNK) for first in range(0, max(len(part_totals), 1), CHUNK))
-        bits = ((i, CellBits(key=key, query=query, cells=part_cells[i])) for i in chunks)
-        return _joined([mechanism.release(part_totals[i], of_chunk, interval) for i, of_chunk in bits])
 
+def _chunks(mechanisms: Sequence[Mechanism], frame: Frame, size: int) -> Iterator[tuple[Mechanism, Any]]:
+    """Yield each mechanism with some of its rows at a time, at least once."""
     if len(mechanisms) == 1:
-        return _shown(part(mechanisms[0], slice(None)), mechanisms[0], steps)
+        yield from ((mechanisms[0], slice(i, i + CHUNK)) for i in range(0, max(size, 1), CHUNK))
+        return
     parts = np.asarray(frame["part"])
-    rows = [np.flatnonzero(parts == number) for number in np.unique(parts)]
-    of_parts = [(mechanisms[parts[mine[0]]], mine) for mine in rows]
-    joined = _joined([_shown(part(mechanism, mine), mechanism, steps) for mechanism, mine in of_parts])
-    order = np.argsort(np.concatenate(rows))
-    return Released(**{name: values[order] for name, values in vars(joined).items()})
+    for number in np.unique(parts) if size else (0,):
+        rows = np.flatnonzero(parts == number)
+        yield from ((mechanisms[number], rows[i : i + CHUNK]) for i in range(0, max(len(rows), 1), CHUNK))
 
 
 def release_frame(frame: "pd.DataFrame", mechanisms: Sequence[Mechanism], **how: Any) -> "pd.DataFrame":
@@ -75,12 +79,6 @@ def _shown(released: Released, mechanism: Mechanism, steps: bool) -> Released:
         return released
     ends = {name: in_units(getattr(released, name), mechanism.step) for name in ("value", "lower", "upper")}
     return Released(**ends, standard_error=released.standard_error)
-
-
-def _joined(parts: Sequence[Released]) -> Released:
-    return Released(
-        **{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Released)}
-    )
 
 
 def rehearse(mechanism: Mechanism, interval: Fraction) -> None:

@@ -203,7 +203,12 @@ def exp(x: Floats) -> Floats:
     for coefficient in COEFFICIENTS[1:]:
         series *= r
         series += coefficient
-    return np.ldexp(1 + (r + r * r * series), k.astype(np.int32))
+    series *= r * r
+    series += r
+    series += 1
+    if np.min(k, initial=0) >= -1022:  # 2^k is a usual double, made of its exponent: its product is rounded once, too
+        return np.multiply(series, (k.astype(np.int64) + 1023 << 52).view(np.float64), out=series)
+    return np.ldexp(series, k.astype(np.int32))
 
 
 def in_units(steps: Int64s, step: Fraction) -> Floats:
