@@ -1,8 +1,6 @@
 """A plan's layout: what one scan of the microdata sums, and what each table is made of; totals from the sums."""
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -147,9 +145,9 @@ def totals_of(layout: Layout, frame: Frame) -> tuple[NDArray[np.int64], ...]:
             for word, name in zip(words, (addend, HIGH + addend), strict=False):
                 word[cells[first:end] - spec.offsets[i]] = frame[name][first:end]
             sums[i, addend] = Wide(*words)
-    of = [(sums[table.base_number, table.addend], table.base, table.cells) for table in layout.tables]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        return tuple(threads.map(lambda each: roll_up_totals(*each), of))
+    return tuple(
+        roll_up_totals(sums[table.base_number, table.addend], table.base, table.cells) for table in layout.tables
+    )
 
 
 def require_unbroken(layout: Layout, broken: Iterable[int]) -> None:

@@ -137,31 +137,30 @@ def _draw(job: Job) -> AttemptContents:
             f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
             f"that build, or end it, which keeps its charge: prdp ledger abort {job.plan.release}"
         )
-    about = Description(job.plan, request.left_out_test(job))
-    with ThreadPoolExecutor(1) as beside:
-        described = beside.submit(getattr, about, "facts")  # takes long, and follows from the plan alone
-        with job.log.stage("tables", "building the noise tables"):
-            rehearse_queries(job.plan)
-        with _refunded(job, counted=False):
-            microdata = pinned(job.microdata, job.engine)
-        prepare_root(job.staging_root)
-        scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
-        try:
-            with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
-                totals = _sum(job, microdata, scratch)
-            microdata.require_unchanged()
-            _require_records(job, totals)
-            with job.log.stage("test"):
-                request.require_few_left_out(job, microdata, totals)
-            with job.log.stage("draw"):
-                described.result()
-                root = attempts.name_of_root(job.ledger, job.staging_root)
-                attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
-            job.log.about(attempt=attempt)
-            staging = Staging(job.staging_root, job.plan.release, attempt)
-            return _stage_or_destroy(job, microdata, totals, staging, about)
-        finally:
-            scratch.destroy()
+    with job.log.stage("tables", "building the noise tables"):
+        rehearse_queries(job.plan)
+    with _refunded(job, counted=False):
+        microdata = pinned(job.microdata, job.engine)
+    prepare_root(job.staging_root)
+    scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
+    about, beside = Description(job.plan, request.left_out_test(job)), ThreadPoolExecutor(1)
+    described = beside.submit(getattr, about, "facts")  # takes long, and follows from the plan alone
+    try:
+        with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
+            totals = _sum(job, microdata, scratch)
+        microdata.require_unchanged()
+        _require_records(job, totals)
+        with job.log.stage("test"):
+            request.require_few_left_out(job, microdata, totals)
+        with job.log.stage("draw"):
+            described.result()
+            root = attempts.name_of_root(job.ledger, job.staging_root)
+            attempt = job.ledger.draw(job.plan.release, microdata.digest, root)
+        job.log.about(attempt=attempt)
+        return _stage_or_destroy(job, microdata, totals, Staging(job.staging_root, job.plan.release, attempt), about)
+    finally:
+        scratch.destroy()
+        beside.shutdown()
 
 
 def _sum(job: Job, microdata: Pinned, scratch: Staging) -> Totals:

@@ -164,6 +164,22 @@ def test_twins_that_round_losses_down_or_forget_what_is_cut_state_too_little(mon
     assert bounds_of(pairs, 1e-6, 0.05).epsilon < least
 
 
+def test_what_underflows_counts_and_a_twin_that_forgets_it_states_too_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, logs = (0, 1750, 1751, 1841, 1842, 1942), (0.0, -437.5, -442.5, -465.0, -1465.0, -1490.0)
+    pairs = [shifted(PiecewiseWeights(steps=steps, logs=tuple(map(Fraction, logs))), 1)]
+    mp = mpmath.mp.clone()
+    mp.dps = 60
+    weights = [mp.exp(float(log)) for log in np.interp(np.abs(np.arange(-1942, 1943)), steps, logs)]
+
+    def delta() -> Any:
+        raised = mp.exp(bounds_of(pairs, 1e-200, 0.05).epsilon)
+        return mp.fsum(max(p - raised * q, 0) for q, p in pairwise(weights)) / mp.fsum(weights)
+
+    assert delta() <= 1e-200
+    monkeypatch.setattr(distribution, "UNDERFLOW", 0.0)
+    assert delta() > 1e-200
+
+
 def test_ten_draws_and_a_tiny_delta_against_high_precision() -> None:
     # the loss of n draws of Gaussian noise depends on their sum alone: n² s = (n·2·S − …)/(2s²)
     mp, n, steps = mpmath.mp.clone(), 10, 1

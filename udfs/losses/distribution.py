@@ -41,8 +41,9 @@ MOST_TILTINGS = 4
 ENOUGH = 0.9999
 ROUND = 2.0**-53
 STAGE = 16 * ROUND  # error of a stage of a transform, relative to the norm: twice Higham 2002, theorem 24.2
+UNDERFLOW = 2.0**-1073  # what is lost of a number that tilting leaves no double for
 SLACK = 1 + 1e-9  # far above the rounding of sums of a million positive numbers
-HALVINGS = 30  # of ε, of the largest loss
+HALVINGS = 40  # of ε, of the largest loss
 MERGED = 16  # grid points that count as one where tilts are chosen
 LARGEST = 700.0
 
@@ -74,8 +75,9 @@ class Sum:
         above = len(self.losses) - int(np.searchsorted(self.losses[::-1], epsilon, side="right"))
         weight = -np.expm1(epsilon - self.losses[:above])
         errors = weight * self.error[:above]
-        with np.errstate(over="ignore"):  # no `dot`: its threads wait for each other on a busy machine
-            finite = float(np.sum(weight * self.mass[:above])) + math.sqrt(float(np.sum(errors * errors)))
+        most = float(np.max(errors, initial=0.0)) or 1.0  # squares of small errors would be nothing
+        with np.errstate(over="ignore", invalid="ignore"):  # no `dot`: its threads wait for each other
+            finite = float(np.sum(weight * self.mass[:above])) + most * math.sqrt(float(np.sum((errors / most) ** 2)))
         return finite * SLACK + self.infinite
 
     def test(self, epsilon: float, size: float) -> float:
@@ -239,7 +241,7 @@ def _together(parts: Sequence[Distribution], tilt: float) -> Sum:
         tilted = _tilted(part, tilt)
         total, left = float(tilted.sum()), times
         scale += times * math.log(total)
-        law = _Law(tilted / total, 0.0)
+        law = _Law(tilted / total, math.sqrt(len(tilted)) * UNDERFLOW / total)
         while left:  # a law that is met k times enters as those of 1, 2, 4, … times
             if left % 2:
                 laws.append(law)
