@@ -164,11 +164,12 @@ def test_files_are_worked_on_together_and_the_first_failure_ends_it() -> None:
         begun.append(item)
         if item == 3:
             raise StateError("of 3")
+        time.sleep(0.01 if item > 3 else 0)  # else a busy machine may work them all off before it looks at the first
         return item**2
 
     assert list(together(work, range(3))) == [0, 1, 4]
     with pytest.raises(StateError, match="of 3"):
-        list(together(work, range(3, 10**5)))
+        list(together(work, range(3, 10**4)))
     ended = len(begun)
     time.sleep(0.01)
-    assert len(begun) == ended < 10**5  # nothing goes on, and most was not begun
+    assert len(begun) == ended < 10**4  # nothing goes on, and most was not begun
