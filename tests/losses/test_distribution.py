@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline.accounting.convert import ORDERS, approximate_epsilon_of, exact_scale
 from udfs.losses import atoms, distribution
 from udfs.losses.atoms import Atoms, Pair, Response, Shifted, atoms_of, pair_of
-from udfs.losses.distribution import MOST_POINTS, Bounds, Distribution, bounds_of
+from udfs.losses.distribution import MOST_POINTS, Bounds, Distribution, Sum, bounds_of
 from udfs.losses.tight import renyi_curve
 from udfs.mechanisms.catalogue import build
 from udfs.noise.heavy_weights import GeneralizedGaussianWeights, PolylogWeights
@@ -178,6 +178,8 @@ def test_what_underflows_counts_and_a_twin_that_forgets_it_states_too_little(mon
     assert delta() <= 1e-200
     monkeypatch.setattr(distribution, "UNDERFLOW", 0.0)
     assert delta() > 1e-200
+    nothing = Sum(losses=np.array([60.0, 50.0]), mass=np.zeros(2), error=np.full(2, 1e-170), infinite=0.0)
+    assert nothing.delta(0.0) / 1e-170 == pytest.approx(2**0.5)  # whose squares are no doubles
 
 
 def test_ten_draws_and_a_tiny_delta_against_high_precision() -> None:

@@ -27,6 +27,7 @@ from tests.support.world import NAICS, QUERIES, figures, records, tree, write_wo
 from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.release import release_cells
 from udfs.noise.keystream import SecretKey
+from udfs.noise.lattice import CHUNK
 
 GAUSSIAN = {"kind": "gaussian", "sigma": 500}
 LAPLACE = {"kind": "laplace", "sigma": 10}
@@ -108,6 +109,18 @@ def test_noise_that_numbered_the_cells_of_a_part_anew_would_be_seen() -> None:
     assert parted.value.tolist() == whole.value.tolist()
     assert parted.value.tolist() != np.concatenate([part.value for part in broken]).tolist()
     assert parted.value[part_of == 0].tolist() != broken[0].value.tolist()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2 * CHUNK + 3])
+def test_each_cell_has_the_value_of_its_own_mechanism_however_many_there_are(size: int) -> None:
+    facts: dict[str, Any] = {"key": SecretKey(bytes(32)), "query": 2, "interval": Fraction(9, 10), "integer": True}
+    kinds = Gaussian(sigma=Fraction(50)), Laplace(sigma=Fraction(9))
+    cells = np.arange(size)
+    frame = {"cell": cells, "total": cells % 7, "part": (cells % 3 == 0).astype(np.int32)}
+    alone = [release_cells(frame, (kind,), **facts) for kind in kinds]
+    for name, values in vars(release_cells(frame, kinds, **facts)).items():
+        expected = np.where(frame["part"] == 0, *(getattr(each, name) for each in alone))
+        assert values.tolist() == expected.tolist()
 
 
 def test_one_part_that_needs_nonnegative_values_makes_the_measure_nonnegative(tmp_path: Path) -> None:
