@@ -10,10 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import insert
-
-from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import FINGERPRINTS, SUMMARY, Act, next_entry
+from pipeline.ledger.entries import FINGERPRINTS, SUMMARY, Act, next_entry, write
 from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.plan.load import load_plan
 from pipeline.release.request import Request, reservation_of
@@ -27,13 +24,11 @@ def fill(source: str, target: str, releases: int) -> None:
     seq, head = ledger.head()
     with ledger._writing() as connection:
         for number in range(releases):
-            rows = []
             for entry in template:
                 facts = {key: value for key, value in entry.facts.items() if key not in (SUMMARY, FINGERPRINTS)}
                 made = next_entry(seq, head, Act(entry.event, entry.dataset, f"r{number}", entry.attempt, facts))
-                rows.append(made.columns)
+                write(connection, made)
                 seq, head = made.seq, made.hash
-            connection.execute(insert(ENTRIES), rows)
 
 
 def reserve(address: str, plan: Path) -> float:

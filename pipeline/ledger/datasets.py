@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection
-
 from pipeline.accounting.references import Limit
 from pipeline.base.errors import StateError
-from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.database import Connection
 from pipeline.ledger.entries import BUDGETED, FINGERPRINTS, Act, Entry, entries
 from pipeline.ledger.fold import ReleaseState
 from pipeline.ledger.reservation import RECORD_RULES, Difference, Reservation
@@ -126,7 +124,7 @@ def _unregistered(kind: str, name: str) -> StateError:
 def budgets_of(connection: Connection) -> dict[str, Budget]:
     """Return all registered datasets and families by name."""
     budgets: dict[str, Budget] = {}
-    for entry in entries(connection, ENTRIES.c.event == BUDGETED):
+    for entry in entries(connection, "event = ?", BUDGETED):
         budgets[entry.dataset] = budget_step(budgets.get(entry.dataset), entry)
     return budgets
 

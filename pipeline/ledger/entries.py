@@ -9,11 +9,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
-
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import StateError, hint, in_a_line
-from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.database import Connection, among
 
 GENESIS = "0" * 64  # in place of the previous hash, in the first entry
 DIAGNOSED = "diagnosed"  # a run of diagnostics: it concerns the dataset, and changes no release's state
@@ -192,11 +190,11 @@ def next_entry(seq: int, head: str, act: Act) -> Entry:
     return replace(bare, hash=bare.hash_due())
 
 
-def entries(connection: Connection, where: ColumnElement[bool] | None = None) -> Iterator[Entry]:
-    """Yield the entries that meet `where` (None: all), in order; StateError at one that is not what was written."""
-    query = select(ENTRIES).order_by(ENTRIES.c.seq)
-    for row in connection.execute(query if where is None else query.where(where)).mappings():
-        entry = Entry(**row)
+def entries(connection: Connection, where: str = "TRUE", *values: object) -> Iterator[Entry]:
+    """Yield the entries that meet `where`, in order; StateError at one that is not what was written."""
+    chosen = f"SELECT {', '.join(COLUMNS)} FROM prdp.entries WHERE {where} ORDER BY seq"
+    for row in connection.execute(chosen, *values):
+        entry = Entry(**dict(zip(COLUMNS, row, strict=True)))
         if entry.hash != entry.hash_due():
             raise changed(entry.seq)
         yield entry
@@ -215,21 +213,19 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> StateError:
 
 def head_of(connection: Connection) -> tuple[int, str]:
     """Return the last entry's number and hash; (0, 64 zeros) where there is none."""
-    last = connection.execute(
-        select(ENTRIES.c.seq, ENTRIES.c.hash).order_by(ENTRIES.c.seq.desc()).limit(1)
-    ).one_or_none()
-    return (0, GENESIS) if last is None else (last.seq, last.hash)
+    seq, head = connection.row("SELECT seq, hash FROM prdp.entries ORDER BY seq DESC LIMIT 1") or (0, GENESIS)
+    return seq, head
 
 
-def last_entry(connection: Connection, where: ColumnElement[bool]) -> Entry | None:
+def last_entry(connection: Connection, where: str, *values: object) -> Entry | None:
     """Return the last entry that meets `where`; None where none does."""
-    last = connection.execute(select(func.max(ENTRIES.c.seq)).where(where)).scalar()
-    return next(entries(connection, ENTRIES.c.seq == last), None)
+    last = connection.value(f"SELECT max(seq) FROM prdp.entries WHERE {where}", *values)
+    return next(entries(connection, "seq = ?", last), None)
 
 
 def closed_by(connection: Connection) -> Entry | None:
     """Return the entry that closed the ledger; None where it is open."""
-    entry = last_entry(connection, ENTRIES.c.event.in_((CLOSED, REOPENED)))
+    entry = last_entry(connection, "event IN (?, ?)", CLOSED, REOPENED)
     return entry if entry is not None and entry.event == CLOSED else None
 
 
@@ -259,8 +255,14 @@ def append(connection: Connection, act: Act, legal: Callable[[Entry], object] = 
     entry = next_entry(*head_of(connection), act)
     closed_after(closed_by(connection), entry)
     legal(entry)
-    connection.execute(insert(ENTRIES).values(entry.columns))
+    write(connection, entry)
     return entry
+
+
+def write(connection: Connection, entry: Entry) -> None:
+    """Write an entry as it is, after the last one: the database takes none in another place."""
+    columns = entry.columns
+    connection.execute(f"INSERT INTO prdp.entries ({', '.join(columns)}) VALUES {among(columns)}", *columns.values())
 
 
 # Approvals by several persons: what a ledger asks for, who approved, and who cannot.
@@ -333,7 +335,7 @@ def required_by(connection: Connection) -> Required | None:
     Raises StateError where somebody who went around prdp has lowered it.
     """
     required = None
-    for entry in entries(connection, ENTRIES.c.event == REQUIRED):
+    for entry in entries(connection, "event = ?", REQUIRED):
         required = required_step(required, entry)
     return required
 

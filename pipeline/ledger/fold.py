@@ -18,11 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection
-
 from pipeline.accounting.accountant import LeftOutTest
 from pipeline.base.errors import StateError
-from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.database import Connection
 from pipeline.ledger.entries import Act, Approval, Entry, Required, append, entries, require_may_approve, unknown
 
 MAX_DRAWS = 3  # so many draws, of which at most one is ever seen, cost one charge; with one more, each is charged
@@ -362,7 +360,7 @@ _EVENTS: Mapping[str, Callable[[ReleaseState, Entry], ReleaseState]] = {
 
 def state_of(connection: Connection, release: str) -> ReleaseState | None:
     """Return the state of a release; None where it was never reserved."""
-    return states_of(connection, ENTRIES.c.release == release).get(release)
+    return states_of(connection, "release = ?", release).get(release)
 
 
 def require_state(connection: Connection, release: str) -> ReleaseState:
@@ -373,10 +371,10 @@ def require_state(connection: Connection, release: str) -> ReleaseState:
     return state
 
 
-def states_of(connection: Connection, where: ColumnElement[bool] | None = None) -> dict[str, ReleaseState]:
+def states_of(connection: Connection, where: str = "TRUE", *values: object) -> dict[str, ReleaseState]:
     """Return the states of the releases whose entries meet `where`, by name, in the order of first reservation."""
     states: dict[str, ReleaseState] = {}
-    for entry in entries(connection, where):
+    for entry in entries(connection, where, *values):
         if entry.of_release:
             states[entry.release] = step(states.get(entry.release), entry)
     return states

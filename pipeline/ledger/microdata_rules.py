@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Connection
-
 from pipeline.base.errors import BudgetRefused, StateError
-from pipeline.ledger.database import ENTRIES
+from pipeline.ledger.database import Connection
 from pipeline.ledger.datasets import REFUSALS, Budget, members, same_microdata
 from pipeline.ledger.entries import FINGERPRINTS, entries
 from pipeline.ledger.fold import ReleaseState
@@ -46,8 +44,7 @@ def require_no_copies(
 def known_as(connection: Connection, fingerprints: Collection[str], budgets: Mapping[str, Budget]) -> str | None:
     """Return a dataset, registered or ever reserved, of which one of the files is; None where none is known."""
     registered = (budget.name for budget in budgets.values() if _holds(budget.fingerprints, fingerprints))
-    with_files = (ENTRIES.c.event == "reserved") & ENTRIES.c.payload.contains(f'"{FINGERPRINTS}"')
-    known = entries(connection, with_files)
+    known = entries(connection, "event = ? AND payload LIKE ?", "reserved", f'%"{FINGERPRINTS}"%')
     reserved = (entry.dataset for entry in known if _holds(entry.facts.get(FINGERPRINTS), fingerprints))
     return next(registered, None) or next(reserved, None)
 

@@ -9,14 +9,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
-
-from sqlalchemy import Connection, func, select
+from typing import Any, TypeVar, cast
 
 from pipeline.base.canonical import canonical_json
 from pipeline.base.errors import StateError
 from pipeline.ledger.admission import Account, accounts, require_source
-from pipeline.ledger.database import ENTRIES, Database
+from pipeline.ledger.database import Connection, Database, among
 from pipeline.ledger.datasets import Budget, budget_step, budgets_of, registered_at
 from pipeline.ledger.entries import (
     BUDGETED,
@@ -155,8 +153,8 @@ class ReadLedger:
 
     def server_time(self) -> datetime | None:
         """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
-        now = select(func.clock_timestamp())
-        return None if self.path else self._read(lambda connection: connection.execute(now).scalar_one())
+        now = "SELECT clock_timestamp()"
+        return None if self.path else self._read(lambda connection: cast("datetime", connection.value(now)))
 
     def lock(self, release: str) -> AbstractContextManager[None]:
         """Hold the lock on `release` for a block; StateError at once where another attempt is alive."""
@@ -172,8 +170,8 @@ class ReadLedger:
 
     def diagnoses(self) -> list[Diagnosed]:
         """Return all runs of diagnostics, and all checks of microdata, in order."""
-        runs = ENTRIES.c.event.in_((DIAGNOSED, CHECKED))
-        return self._read(lambda connection: [Diagnosed.of(entry) for entry in entries(connection, runs)])
+        runs = "event IN (?, ?)", DIAGNOSED, CHECKED
+        return self._read(lambda connection: [Diagnosed.of(entry) for entry in entries(connection, *runs)])
 
     def head(self) -> tuple[int, str]:
         """Return the last entry's number and hash; (0, 64 zeros) for an empty ledger."""
@@ -181,8 +179,7 @@ class ReadLedger:
 
     def identity(self) -> str | None:
         """Return the hash of the first entry, which no other ledger has, wherever this one lies; None while empty."""
-        first = ENTRIES.c.seq == 1
-        return self._read(lambda connection: next((entry.hash for entry in entries(connection, first)), None))
+        return self._read(lambda connection: next((entry.hash for entry in entries(connection, "seq = 1")), None))
 
     def budgets(self) -> dict[str, Budget]:
         """Return the registered datasets and families by name."""
@@ -202,17 +199,17 @@ class ReadLedger:
 
     def entries(self, release: str | None = None) -> list[Entry]:
         """Return all entries in order, or those that name a release; each is checked against its hash."""
-        where = None if release is None else ENTRIES.c.release == release
-        return self._read(lambda connection: list(entries(connection, where)))
+        where = () if release is None else ("release = ?", release)
+        return self._read(lambda connection: list(entries(connection, *where)))
 
     def latest(self, number: int, but: Sequence[str] = ()) -> list[Entry]:
         """Return the last `number` entries of other events than `but`, in order; each is checked against its hash."""
-        others = ENTRIES.c.event.not_in(but)
-        last = select(ENTRIES.c.seq).where(others).order_by(ENTRIES.c.seq.desc()).limit(number)
+        others = f"event NOT IN {among(but)}" if but else "TRUE"
+        last = f"SELECT seq FROM prdp.entries WHERE {others} ORDER BY seq DESC LIMIT ?"
 
         def read(connection: Connection) -> list[Entry]:
-            first = min(connection.execute(last).scalars(), default=0)
-            return list(entries(connection, others & (ENTRIES.c.seq >= first)))
+            first = min((seq for (seq,) in connection.execute(last, *but, number)), default=0)
+            return list(entries(connection, f"{others} AND seq >= ?", *but, first))
 
         return self._read(read)
 

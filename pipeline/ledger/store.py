@@ -12,13 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, insert
-
 from pipeline.base.errors import PlanError, StateError, arg
 from pipeline.base.plain import checked_reason
 from pipeline.ledger import datasets, entries, fold
 from pipeline.ledger.admission import accounts, require_covers, require_fits, require_reservable, standing
-from pipeline.ledger.database import ENTRIES, Database
+from pipeline.ledger.database import Connection, Database
 from pipeline.ledger.database.address import database_at
 from pipeline.ledger.datasets import CORRECT, INIT, OF_OFFICERS, RAISE, Budget, budget_step, budgets_of
 from pipeline.ledger.entries import Act, Diagnosed, Entry, Required, append
@@ -83,7 +81,7 @@ def import_ledger(chain: Sequence[Entry], url: str | None = None, wait: float = 
         if entries.head_of(connection)[0] != 0:
             raise StateError("the ledger has entries already: import into a new one")
         for entry in chain:
-            connection.execute(insert(ENTRIES).values(entry.columns))
+            entries.write(connection, entry)
         if entries.closed_by(connection) is None:
             append(connection, Act(entries.CLOSED, "", "", None, {"reason": "imported"}))
         made.append(chain[0].hash)
@@ -179,9 +177,9 @@ class Ledger(ReadLedger):
             if state is not None:
                 return state
             stated = require_reservable(summaries, wanted)
-            of_dataset = (ENTRIES.c.event == entries.CHECKED) & (ENTRIES.c.dataset == wanted.dataset)
             facts = wanted.facts(stated) | salted(wanted.fingerprints) | self._required(connection)
-            if (check := entries.last_entry(connection, of_dataset)) is not None:
+            of_dataset = "event = ? AND dataset = ?", entries.CHECKED, wanted.dataset
+            if (check := entries.last_entry(connection, *of_dataset)) is not None:
                 facts["check"] = {"entry": check.seq, "time": check.time, "digest": check.facts["digest"]}
             facts |= summaries.keep()
             act = Act("reserved", wanted.dataset, wanted.release, None, facts)

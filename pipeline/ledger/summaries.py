@@ -13,13 +13,11 @@ from fractions import Fraction
 from functools import cached_property, reduce
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, delete, insert, select, true
-
 from pipeline.accounting.accountant import Charged, Counted
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.canonical import canonical_json, code_digest
 from pipeline.base.errors import StateError
-from pipeline.ledger.database import ENTRIES, SUMMARIES
+from pipeline.ledger.database import Connection, among
 from pipeline.ledger.datasets import Budget, budgets_of, with_joined
 from pipeline.ledger.entries import FINGERPRINTS, NO_STEPS, REFUSAL_EVENTS, SUMMARY, Entry, entries, head_of, last_entry
 from pipeline.ledger.fold import ReleaseState, step
@@ -29,6 +27,7 @@ _EMPTY = '{"refusals":[],"references":[],"about":[],"policies":[],"rows":[]}'
 _KEPT = ("since", "reserved_on", "status", "approved", "draws", "charges", "stagings")  # of a state, in brief
 MOST_REFERENCES = 32  # of a dataset at which losses are kept, those that were asked for last
 MOST_BITS = 1024  # of the denominator of a loss that is kept
+_END = 2**63 - 1  # an entry after all others
 AT_ONCE = 100  # releases whose entries are read together
 
 
@@ -93,7 +92,7 @@ def counted(state: ReleaseState) -> Counted:
 class Summary:
     """What is known of one dataset: its releases in brief, in the order of first reservation, and their losses."""
 
-    def __init__(self, connection: Connection, dataset: str, kept: str | None, before: int | None = None) -> None:
+    def __init__(self, connection: Connection, dataset: str, kept: str | None, before: int = _END) -> None:
         self.dataset = dataset
         self.changed = False
         self._connection = connection
@@ -195,9 +194,8 @@ class Summary:
     def _read(self, releases: Iterable[str]) -> Iterator[tuple[str, ReleaseState, list[Entry]]]:
         names = list(releases)
         for some in (names[i : i + AT_ONCE] for i in range(0, len(names), AT_ONCE)):
-            where = ENTRIES.c.release.in_(some) & (true() if self._before is None else ENTRIES.c.seq < self._before)
             mine: dict[str, list[Entry]] = {name: [] for name in some}
-            for entry in entries(self._connection, where):
+            for entry in entries(self._connection, f"release IN {among(some)} AND seq < ?", *some, self._before):
                 if entry.of_release and entry.dataset == self.dataset:
                     mine[entry.release].append(entry)
             for name, of_release in mine.items():
@@ -296,14 +294,14 @@ class Summaries:
     def __init__(self, connection: Connection, known: "Kept | None" = None, before: int | None = None) -> None:
         """Begin with what is kept; else with what was computed before, `known`; `before` an entry, with nothing."""
         self.connection = connection
-        self._before = before
+        self._before = _END if before is None else before
         self._of: dict[str, Summary] = {}
         vouched = None if before is not None else _kept(connection)
         self.vouched = vouched is not None  # whether the chain vouches for what is kept
         self._there = {} if vouched is None else vouched.texts
         if vouched is None and known is not None:
-            before_known = select(ENTRIES.c.hash).where(ENTRIES.c.seq == known.seq - 1)
-            known = known if connection.execute(before_known).scalar() == known.head else None
+            before_known = connection.value("SELECT hash FROM prdp.entries WHERE seq = ?", known.seq - 1)
+            known = known if before_known == known.head else None
         self.kept = vouched or known or NOTHING
         self._touched, self._refusals = self._since(self.kept.seq)
 
@@ -366,10 +364,11 @@ class Summaries:
         """Keep all summaries up to the head of the chain; return the fact of the next entry, which vouches for them."""
         current = self.current()
         stale = {name: text for name, text in current.texts.items() if self._there.get(name) != text}
-        every = SUMMARIES.c.dataset.in_(stale) if self._there else true()
-        self.connection.execute(delete(SUMMARIES).where(every))
-        if rows := [{"dataset": name, "content": text} for name, text in stale.items()]:
-            self.connection.execute(insert(SUMMARIES), rows)
+        if not self._there:
+            self.connection.execute("DELETE FROM prdp.summaries")
+        for name, text in stale.items():
+            self.connection.execute("DELETE FROM prdp.summaries WHERE dataset = ?", name)
+            self.connection.execute("INSERT INTO prdp.summaries (dataset, content) VALUES (?, ?)", name, text)
         return {SUMMARY: {"code": code_digest(), "digest": current.digest}}
 
     def _since(self, seq: int) -> tuple[dict[str, list[str]], dict[str, Counter[Origin]]]:
@@ -377,24 +376,20 @@ class Summaries:
 
         Refusals are by the origin of what was refused: a name that is reserved anew may take other microdata.
         """
-        since = ENTRIES.c.seq >= seq
-        if self._before is not None:
-            since &= ENTRIES.c.seq < self._before
-        of_releases = ENTRIES.c.event.not_in(NO_STEPS)
+        since, at = "seq >= ? AND seq < ? AND event", (seq, self._before)
+        named = f"SELECT DISTINCT dataset, release FROM prdp.entries WHERE {since} NOT IN {among(NO_STEPS)}"
         touched: dict[str, list[str]] = {}
-        for name, release in self.connection.execute(
-            select(ENTRIES.c.dataset, ENTRIES.c.release).where(since & of_releases).distinct()
-        ):
+        for name, release in self.connection.execute(named, *at, *NO_STEPS):
             touched.setdefault(name, []).append(release)
         refused: dict[str, Counter[Origin]] = {}
-        for entry in entries(self.connection, since & ENTRIES.c.event.in_(REFUSAL_EVENTS)):
+        for entry in entries(self.connection, f"{since} IN {among(REFUSAL_EVENTS)}", *at, *REFUSAL_EVENTS):
             if entry.refuses:
                 refused.setdefault(entry.dataset, Counter())[self._origin(entry)] += 1
         return touched, refused
 
     def _origin(self, refusal: Entry) -> Origin:
-        mine = (ENTRIES.c.release == refusal.release) & (ENTRIES.c.event == "reserved")
-        reserved = last_entry(self.connection, mine & (ENTRIES.c.seq < refusal.seq))
+        before = "event = 'reserved' AND release = ? AND seq < ?"
+        reserved = last_entry(self.connection, before, refusal.release, refusal.seq)
         return Origin(None, None) if reserved is None else Origin.of(reserved.facts)
 
 
@@ -408,9 +403,9 @@ def what_is_kept(connection: Connection) -> tuple[Kept | None, str]:
 
     None where other code made them: its bounds may differ.
     """
-    last = last_entry(connection, ENTRIES.c.event == "reserved")
+    last = last_entry(connection, "event = 'reserved'")
     known = None if last is None else last.facts.get(SUMMARY)
     if last is None or known is None or known["code"] != code_digest():
         return None, ""
-    texts = {row.dataset: row.content for row in connection.execute(select(SUMMARIES))}
+    texts = dict(connection.execute("SELECT dataset, content FROM prdp.summaries"))
     return Kept(last.seq, last.previous, texts), known["digest"]

@@ -30,6 +30,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://me:secret@db.example:5433/ledger?sslmode=verify-full", "postgresql://me@db.example:5433/ledger"),
         ("postgresql+psycopg://me:s%40cret@127.0.0.1/ledger", "postgresql://me@127.0.0.1/ledger"),
         ("postgresql:///ledger?host=/run/pg&sslpassword=secret", "postgresql:///ledger?host=%2Frun%2Fpg"),
+        ("postgresql://a%20b:secret@[::1]:5433,localhost/le%2Fdger", "postgresql://a%20b@[::1]:5433,localhost/le%2Fdger"),
     ],
 )
 def test_an_address_is_told_without_its_password_and_options(url: str, told: str) -> None:
@@ -62,9 +63,9 @@ def test_a_server_beyond_this_machine_must_be_verified(
 
 def test_verification_is_the_default_there_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSSLMODE", "disable")
-    assert server_url(REMOTE).query["sslmode"] == "verify-full"
+    assert server_url(REMOTE)["sslmode"] == "verify-full"
     for local in ("localhost", "127.0.0.1", "[::1]", ""):
-        assert "sslmode" not in server_url(f"postgresql://me@{local}/ledger").query
+        assert "sslmode" not in server_url(f"postgresql://me@{local}/ledger")
 
 
 @pytest.mark.parametrize(

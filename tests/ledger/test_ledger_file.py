@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.base.errors import PlanError, StateError
+from pipeline.ledger.entries import entries
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import child, raw, reservation
 from tests.support.patience import PATIENCE
@@ -121,6 +122,15 @@ def test_a_locked_ledger_is_waited_for_and_then_told(ledger: Ledger) -> None:
     connection.execute("ROLLBACK")
     connection.close()
     impatient.draw("r", "sha256:pin")
+
+
+def test_what_was_read_half_keeps_nobody_from_writing(ledger: Ledger) -> None:
+    for release in ("r", "s", "t"):
+        ledger.reserve(reservation(release))
+    with ledger._reading() as connection:
+        half = entries(connection)
+        assert next(half).release == "r"
+    create_ledger(str(ledger.path), wait=0.2).draw("r", "sha256:pin")
 
 
 def test_a_full_disk_refuses_the_draw_and_changes_nothing(ledger: Ledger) -> None:

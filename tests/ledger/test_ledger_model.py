@@ -13,12 +13,12 @@ import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger import admission, datasets, fold, summaries
+from pipeline.ledger.database import Connection
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.entries import Entry
 from pipeline.ledger.fold import ReleaseState

@@ -12,13 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import event, text
 
 from jobs.cli import main
 from pipeline.base.errors import PrdpError, StateError
-from pipeline.ledger.database import WRITERS
+from pipeline.ledger.database import WRITERS, Connection
 from pipeline.ledger.database import postgres as postgres_module
-from pipeline.ledger.store import Ledger, create_ledger, open_ledger
+from pipeline.ledger.store import create_ledger, open_ledger
 from pipeline.storage.local import LocalPath
 from tests.ledger.test_ledger_processes import paused, take_lock_away, woken
 from tests.support.ledgers import drawn_and_destroyed, entries, raw, reservation, staged_files
@@ -182,9 +181,9 @@ def test_a_writer_that_stands_still_inside_a_step_is_ended_and_others_go_on(
     monkeypatch.setattr(postgres_module, "_STANDSTILL", "200ms")
     ledger = create_ledger(url)
     with told("paused for too long"), ledger._writing() as connection:
-        connection.execute(text("DELETE FROM prdp.meta"))
+        connection.execute("DELETE FROM prdp.meta")
         create_ledger(url).reserve(reservation("r"))
-        connection.execute(text("SELECT 1"))
+        connection.execute("SELECT 1")
     assert create_ledger(url).verify()[0] == 1
 
 
@@ -200,30 +199,37 @@ def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServ
 # What is left when the server or a connection dies
 
 
-def break_at(ledger: Ledger, where: str, crash: Callable[[], None]) -> None:
-    """Crash the server when the ledger next appends."""
-    engine = ledger._database._engine
+def break_at(patch: pytest.MonkeyPatch, where: str, crash: Callable[[], None]) -> None:
+    """Crash the server when an entry is next appended."""
+    execute = Connection.execute
 
-    def before(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        if statement.startswith("INSERT"):
+    def executed(connection: Connection, statement: str, *values: object) -> Any:
+        appends = statement.startswith("INSERT")
+        if appends and where == "before the entry":
             crash()
+        rows = execute(connection, statement, *values)
+        if appends and where == "after the entry":
+            crash()
+        if appends and where == "as it commits":
+            commit = connection.driver.commit
+            connection.driver.commit = lambda: (crash(), commit())
+        return rows
 
-    if where == "as it commits":
-        event.listen(engine, "after_cursor_execute", lambda *a: event.listen(engine, "commit", lambda c: crash()))
-    else:
-        event.listen(engine, f"{where.split(maxsplit=1)[0]}_cursor_execute", before)
+    patch.setattr(Connection, "execute", executed)
 
 
 @pytest.mark.parametrize("where", ["before the entry", "after the entry", "as it commits"])
-def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(own: PostgresServer, where: str) -> None:
+def test_a_server_that_dies_while_it_publishes_leaves_all_or_nothing(
+    own: PostgresServer, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = own.url("postgres")
     ledger = create_ledger(url)
     with ledger.lock("r"):
         ledger.reserve(reservation("r"))
         attempt = ledger.draw("r", "sha256:pin")
         head = ledger.head()
-        break_at(ledger, where, own.crash)
-        with told("cannot be reached any more", 1):
+        with monkeypatch.context() as patch, told("cannot be reached any more", 1):
+            break_at(patch, where, own.crash)
             ledger.publish("r", attempt, "sha256:contents")
     with told("cannot be opened: connection", 1):
         create_ledger(url, wait=0.1)

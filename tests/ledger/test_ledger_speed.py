@@ -5,7 +5,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert
 
 from pipeline.accounting.accountant import Charged, check, tightest
 from pipeline.accounting.policy import PolicySum
@@ -13,8 +12,7 @@ from pipeline.accounting.references import Limit, Reference, ReferenceRecord
 from pipeline.base.canonical import FrozenMap
 from pipeline.base.errors import BudgetRefused
 from pipeline.ledger import summaries
-from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import Act, next_entry
+from pipeline.ledger.entries import Act, next_entry, write
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import UNIT, policy, reservation
 
@@ -72,10 +70,11 @@ def fill(ledger: Ledger, releases: int) -> None:
             ("settled", {}),
         ):
             entry = next_entry(seq, head, Act(event, "d", name, None if event == "reserved" else "0" * 16, told))
-            rows.append(entry.columns)
+            rows.append(entry)
             seq, head = entry.seq, entry.hash
     with ledger._writing() as connection:
-        connection.execute(insert(ENTRIES), rows)
+        for entry in rows:
+            write(connection, entry)
 
 
 def evaluated(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, releases: int) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection
 
 from pipeline.accounting.accountant import LeftOutTest, with_left_out_test
 from pipeline.accounting.references import Limit, Reference
 from pipeline.base.errors import BudgetRefused, StateError
 from pipeline.ledger import summaries
+from pipeline.ledger.database import Connection
 from pipeline.ledger.datasets import Budget
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import Spending, spendings, spendings_of

@@ -8,16 +8,14 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Barrier, Lock
 from typing import Any
 
-from sqlalchemy import Connection
-
 from pipeline.base.errors import PrdpError, StateError
 from pipeline.ledger import admission
-from pipeline.ledger.database import postgres
+from pipeline.ledger.database import Connection, postgres
 from pipeline.ledger.reservation import Reservation
 from pipeline.ledger.store import Ledger, create_ledger
 from tests.support.ledgers import reservation
@@ -98,11 +96,11 @@ class Together:
 def statement_by_statement(database: Any) -> Iterator[Connection]:
     """What `writing` would be without a lock: each statement is a transaction of its own."""
     if database.path is None:
-        with database._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            yield connection
+        with closing(database._connect(autocommit=True)) as driver:
+            yield Connection(driver, "postgresql")
         return
     with database.reading() as connection:
-        connection.exec_driver_sql("COMMIT")
+        connection.execute("COMMIT")
         yield connection
 
 

@@ -84,9 +84,7 @@ def raw(ledger: Ledger) -> Any:
     """A session of the database's own driver, whose every statement is committed; not through the product."""
     if ledger.path is not None:
         return sqlite3.connect(ledger.path, isolation_level=None)
-    url = ledger._database._engine.url
-    options = {"host": url.query["host"], "port": url.port, "user": url.username, "dbname": url.database}
-    return psycopg.connect(**options, options="-c search_path=prdp", autocommit=True)
+    return psycopg.connect(**ledger._database._address, options="-c search_path=prdp", autocommit=True)
 
 
 def entries(ledger: Ledger) -> list[Entry]:

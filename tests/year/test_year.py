@@ -21,13 +21,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import insert
 
 import prdp
 from pipeline.base.errors import BudgetRefused, PrdpError, StateError
 from pipeline.ledger import entries, spending
-from pipeline.ledger.database import ENTRIES
-from pipeline.ledger.entries import FINGERPRINTS, SUMMARY, Act, next_entry
+from pipeline.ledger.entries import FINGERPRINTS, SUMMARY, Act, next_entry, write
 from pipeline.ledger.spending import spendings
 from pipeline.ledger.store import Ledger, create_ledger, migrate_ledger, open_ledger
 from pipeline.operations.ledger_health import MEND, health
@@ -160,10 +158,11 @@ def repeated(ledger: Ledger, names: list[str], member: str, of: str) -> None:
         for each in template:
             facts = {key: value for key, value in each.facts.items() if key not in (SUMMARY, FINGERPRINTS)}
             entry = next_entry(seq, head, Act(each.event, member, name, each.attempt, facts))
-            rows.append(entry.columns)
+            rows.append(entry)
             seq, head = entry.seq, entry.hash
     with ledger._writing() as connection:
-        connection.execute(insert(ENTRIES), rows)
+        for entry in rows:
+            write(connection, entry)
 
 
 def upgraded(ledger: Ledger, address: str, session: Any) -> Ledger:

@@ -8,13 +8,12 @@ import fcntl
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-
-import sqlalchemy as sa
-from sqlalchemy import Connection, select
+from typing import Any, cast
+from weakref import WeakSet
 
 from pipeline.base.errors import StateError, file_errors
 
@@ -22,47 +21,32 @@ SCHEMA_VERSION = 4  # MIGRATIONS says what changed
 BUSY = "is locked by another process for too long: try again later"
 REFUSED = "refused an entry that would change or fork its history: nothing was written"
 
-METADATA = sa.MetaData()
-
-META = sa.Table(
-    "meta",
-    METADATA,
-    sa.Column("one", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("schema_version", sa.Integer, nullable=False),
-    sa.CheckConstraint("one = 1", name="one_row"),
-)
-
-# SQLite makes only a column of type INTEGER the row's own number.
-_Seq = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-
-ENTRIES = sa.Table(
-    "entries",
-    METADATA,
-    sa.Column("seq", _Seq, primary_key=True, autoincrement=False),
-    *(sa.Column(name, sa.Text, nullable=False) for name in ("time", "event", "dataset", "release")),
-    sa.Column("attempt", sa.Text, nullable=True),
-    *(sa.Column(name, sa.Text, nullable=False) for name in ("payload", "salt")),
-    sa.Column("previous", sa.Text, nullable=False, unique=True),  # the chain has no branches
-    sa.Column("hash", sa.Text, nullable=False, unique=True),
-    sa.Index("entries_by_release", "release"),
-    sa.Index("entries_by_dataset", "dataset"),
-    sa.Index("entries_by_event", "event", "seq"),
-)
-
-# What summaries.py keeps of each dataset. No guard is on it: only what the chain vouches for is used.
-SUMMARIES = sa.Table(
-    "summaries",
-    METADATA,
-    sa.Column("dataset", sa.Text, primary_key=True),
-    sa.Column("content", sa.Text, nullable=False),
-)
-
 SCHEMA = "prdp"  # where a PostgreSQL database holds the ledger
 WRITERS = 0x70726470_6C656467  # the advisory lock of writers: "prdpledg"
 
-# Whatever the code above it does, the database holds one publication of a release at most. (Not as sa.Index: a part of
-# a table's rows would load SQLAlchemy's code for PostgreSQL also where the ledger is a file.)
-_ONE_PUBLICATION = "CREATE UNIQUE INDEX one_publication ON {} (release) WHERE event = 'published'"
+_SUMMARIES = "(dataset TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL)"
+_BY_EVENT = f"CREATE INDEX entries_by_event ON {SCHEMA}.entries (event, seq)"
+
+# `previous` has one entry after it: the chain has no branches. `summaries` is what summaries.py keeps of each dataset:
+# no guard is on it, for only what the chain vouches for is used. Whatever the code above it does, the database holds
+# one publication of a release at most.
+TABLES = (
+    f"""CREATE TABLE {SCHEMA}.meta (
+    one INTEGER NOT NULL PRIMARY KEY, schema_version INTEGER NOT NULL, CONSTRAINT one_row CHECK (one = 1)
+)""",
+    f"""CREATE TABLE {SCHEMA}.entries (
+    seq {{seq}} NOT NULL PRIMARY KEY, time TEXT NOT NULL, event TEXT NOT NULL, dataset TEXT NOT NULL,
+    release TEXT NOT NULL, attempt TEXT, payload TEXT NOT NULL, salt TEXT NOT NULL,
+    previous TEXT NOT NULL UNIQUE, hash TEXT NOT NULL UNIQUE
+)""",
+    f"CREATE INDEX entries_by_release ON {SCHEMA}.entries (release)",
+    f"CREATE INDEX entries_by_dataset ON {SCHEMA}.entries (dataset)",
+    _BY_EVENT,
+    f"CREATE UNIQUE INDEX one_publication ON {SCHEMA}.entries (release) WHERE event = 'published'",
+    f"CREATE TABLE {SCHEMA}.summaries {_SUMMARIES}",
+)
+# SQLite makes only a column of type INTEGER the row's own number.
+_SEQ = {"sqlite": "INTEGER", "postgresql": "BIGINT"}
 
 # The third trigger also stops INSERT OR REPLACE, which removes a row without firing a DELETE trigger.
 _SQLITE_APPENDED = """CREATE TRIGGER entries_appended BEFORE INSERT ON entries
@@ -71,7 +55,6 @@ OR NEW.previous IS NOT coalesce((SELECT hash FROM entries ORDER BY seq DESC LIMI
 BEGIN SELECT RAISE(ABORT, 'entries are appended in order'); END"""
 
 _SQLITE = (
-    _ONE_PUBLICATION.format("entries"),
     """CREATE TRIGGER entries_not_updated BEFORE UPDATE ON entries
 BEGIN SELECT RAISE(ABORT, 'entries are never changed'); END""",
     """CREATE TRIGGER entries_not_deleted BEFORE DELETE ON entries
@@ -107,7 +90,6 @@ END $$"""
 
 # ALWAYS: a session in the role of a replica fires them too.
 _POSTGRES = (
-    _ONE_PUBLICATION.format(f"{SCHEMA}.entries"),
     f"""CREATE FUNCTION {SCHEMA}.entries_kept() RETURNS trigger {_FUNCTION} AS $$
 BEGIN
     RAISE EXCEPTION 'entries are never changed or removed' USING ERRCODE = 'integrity_constraint_violation';
@@ -127,14 +109,13 @@ GUARDS: Mapping[str, Sequence[str]] = {"sqlite": _SQLITE, "postgresql": _POSTGRE
 # 1 → 2: an entry is linked to the last one, by the database too.
 # 2 → 3: summaries of datasets are kept; on PostgreSQL for the owner and the roles that use the entries.
 # 3 → 4: PostgreSQL refuses an entry that names another role than the session's, and releases approve nothing.
-_SUMMARIES = "(dataset TEXT NOT NULL PRIMARY KEY, content TEXT NOT NULL)"
 MIGRATIONS: Mapping[int, Mapping[str, Sequence[str]]] = {
     1: {"sqlite": ("DROP TRIGGER entries_appended", _SQLITE_APPENDED), "postgresql": (_POSTGRES_APPENDED,)},
     2: {
-        "sqlite": (f"CREATE TABLE summaries {_SUMMARIES}", "CREATE INDEX entries_by_event ON entries (event, seq)"),
+        "sqlite": (TABLES[-1], _BY_EVENT),
         "postgresql": (
-            f"CREATE TABLE {SCHEMA}.summaries {_SUMMARIES}",
-            f"CREATE INDEX entries_by_event ON {SCHEMA}.entries (event, seq)",
+            TABLES[-1],
+            _BY_EVENT,
             f"""DO $$
 DECLARE
     name text;
@@ -166,6 +147,46 @@ END $$""",
         ),
     },
 }
+
+
+def among(values: Collection[object]) -> str:
+    """Return the text of a list of so many values in a statement: (?, ?, ?)."""
+    return f"({', '.join('?' * len(values))})"
+
+
+class Connection:
+    """One transaction of a ledger's database, through its driver: sqlite3's or psycopg's.
+
+    A statement is text of this package: its tables are named in their schema (`prdp.entries`; a file has no other), and
+    a question mark stands for each value, which never becomes a part of the text.
+    """
+
+    def __init__(self, driver: Any, dialect: str) -> None:
+        self.driver = driver
+        self.dialect = dialect
+        self._cursors = WeakSet[Any]()
+
+    def execute(self, statement: str, *values: object) -> Iterable[tuple[Any, ...]]:
+        """Run a statement, and return its rows."""
+        if self.dialect == "sqlite":
+            cursor = self.driver.execute(statement.replace(f"{SCHEMA}.", ""), values)
+        else:
+            cursor = self.driver.execute(statement.replace("?", "%s"), values or None)
+        self._cursors.add(cursor)
+        return cast("Iterable[tuple[Any, ...]]", cursor)
+
+    def row(self, statement: str, *values: object) -> tuple[Any, ...] | None:
+        """Return the first row; None where there is none."""
+        return next(iter(self.execute(statement, *values)), None)
+
+    def value(self, statement: str, *values: object) -> Any:
+        """Return the first column of the first row; None where there is none."""
+        return (self.row(statement, *values) or (None,))[0]
+
+    def close(self) -> None:
+        """Let go of what was read half: in a file it would keep others from writing for as long as anybody has it."""
+        for cursor in tuple(self._cursors):
+            cursor.close()
 
 
 class Database(ABC):
@@ -225,7 +246,7 @@ class Database(ABC):
         """
         with self.reading() as connection:
             same = _version(connection)
-            while same in MIGRATIONS and not MIGRATIONS[same][connection.dialect.name]:
+            while same in MIGRATIONS and not MIGRATIONS[same][connection.dialect]:
                 same += 1
         return same == SCHEMA_VERSION
 
@@ -246,10 +267,10 @@ class Database(ABC):
         with self.writing() as connection:
             before = version = _version(connection)
             while version in MIGRATIONS:
-                for statement in MIGRATIONS[version][connection.dialect.name]:
-                    connection.exec_driver_sql(statement)
+                for statement in MIGRATIONS[version][connection.dialect]:
+                    connection.execute(statement)
                 version += 1
-            connection.execute(sa.update(META).values(schema_version=version))
+            connection.execute(f"UPDATE {SCHEMA}.meta SET schema_version = ?", version)
         return before
 
 
@@ -258,10 +279,9 @@ Fill = Callable[[Connection], object]  # what a new ledger begins with
 
 def create(connection: Connection, fill: Fill) -> None:
     """Make a ledger: its tables, what the database enforces on them, and what it begins with."""
-    METADATA.create_all(connection)
-    for statement in GUARDS[connection.dialect.name]:
-        connection.exec_driver_sql(statement)
-    connection.execute(sa.insert(META).values(one=1, schema_version=SCHEMA_VERSION))
+    for statement in (*TABLES, *GUARDS[connection.dialect]):
+        connection.execute(statement.replace("{seq}", _SEQ[connection.dialect]))
+    connection.execute(f"INSERT INTO {SCHEMA}.meta VALUES (1, ?)", SCHEMA_VERSION)
     fill(connection)
 
 
@@ -271,7 +291,7 @@ def under_way(release: str) -> StateError:
 
 
 def _version(connection: Connection) -> int:
-    return connection.execute(select(META.c.schema_version)).scalar_one_or_none() or 0
+    return connection.value(f"SELECT schema_version FROM {SCHEMA}.meta") or 0
 
 
 # Descriptors that keep a lock of this process, which dies with it, so that a crash leaves nothing to repair by hand. A

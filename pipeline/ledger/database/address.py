@@ -11,17 +11,15 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from urllib.parse import quote
 
 import platformdirs
-from sqlalchemy import Connection, Engine, create_engine, event, exc, inspect
-from sqlalchemy.pool import NullPool
 
 from pipeline.base.errors import PlanError, StateError, arg, file_errors, nearest, require_package
-from pipeline.ledger.database import BUSY, META, REFUSED, Database, Fill, create, kept_from_children, release_lock
+from pipeline.ledger.database import BUSY, REFUSED, Connection, Database, Fill, create, kept_from_children, release_lock
 from pipeline.storage.local import LocalPath, sync_folder
 from pipeline.storage.paths import PUBLIC_MARKS, require_not_in
 
@@ -133,7 +131,7 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path, wait: float) -> None:
         self.name = str(path)
         self._path = path
-        self._engine = _engine(path, wait)
+        self._wait = wait
 
     @property
     def path(self) -> Path:
@@ -145,12 +143,12 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with _plain_errors(self._path), self._engine.begin() as connection:
+        with _plain_errors(self._path), _transaction(self._path, self._wait, "DEFERRED") as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with _plain_errors(self._path), _alone(self._engine).begin() as connection:
+        with _plain_errors(self._path), _transaction(self._path, self._wait, _ALONE) as connection:
             yield connection
 
     def lock(self, release: str) -> AbstractContextManager[None]:
@@ -161,10 +159,9 @@ class SqliteDatabase(Database):
 def _plain_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, exc.DBAPIError) as error:
-        original = error.orig if isinstance(error, exc.DBAPIError) else error
-        code = getattr(original, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
-        raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {original}')}") from None
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the low byte is the primary code
+        raise StateError(f"the ledger {path} {_PLAIN.get(code, f'cannot be used: {error}')}") from None
 
 
 def open_file(path: Path, wait: float, make: bool, fill: Fill = bool) -> SqliteDatabase:
@@ -188,7 +185,7 @@ def open_file(path: Path, wait: float, make: bool, fill: Fill = bool) -> SqliteD
         _refuse_shared(path)
     database = SqliteDatabase(path, wait)
     with database.reading() as connection:
-        if not inspect(connection).has_table(META.name):
+        if connection.row("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'meta'") is None:
             raise StateError(f"{path} is no prdp ledger: check the path, or restore the file from a backup")
     return database
 
@@ -217,8 +214,7 @@ def _make(path: Path, wait: float, fill: Fill) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:
-        engine = _engine(Path(name), wait)
-        with _alone(engine).begin() as connection:
+        with _transaction(Path(name), wait, _ALONE) as connection:
             create(connection, fill)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with kept_from_children(folder, partial(os.close, folder)):
@@ -230,34 +226,23 @@ def _make(path: Path, wait: float, fill: Fill) -> None:
         sync_folder(path.parent)
 
 
-def _engine(path: Path, wait: float) -> Engine:
-    def connect() -> sqlite3.Connection:
-        require_one_name(path)  # before each transaction: a name may be added while a run goes on
-        # mode=rw never makes a file; isolation_level=None leaves BEGIN to the listener below.
-        address = f"file:{quote(str(path))}?mode=rw"
-        connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
+_ALONE = "IMMEDIATE"
+
+
+@contextmanager
+def _transaction(path: Path, wait: float, kind: str) -> Iterator[Connection]:
+    """Begin a transaction, on a connection that no other shares, nor a fork inherits; it commits at the block's end."""
+    require_one_name(path)  # each time: a name may be added while a run goes on
+    # mode=rw never makes a file; isolation_level=None leaves BEGIN to us.
+    address = f"file:{quote(str(path))}?mode=rw"
+    with closing(sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)) as driver:
         # One file that can be copied and backed up alone, and few writes: the rollback journal, not WAL. With it
         # only EXTRA also makes the journal's removal durable; after FULL a power cut could undo a commit.
-        try:
-            connection.execute("PRAGMA journal_mode = DELETE")
-            connection.execute("PRAGMA synchronous = EXTRA")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return connection
-
-    # A connection lives as long as its transaction: nothing to share between threads or to inherit by fork.
-    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('begin', 'DEFERRED')}")
-
-    return engine
-
-
-def _alone(engine: Engine) -> Engine:
-    return engine.execution_options(begin="IMMEDIATE")
+        driver.execute("PRAGMA journal_mode = DELETE")
+        driver.execute("PRAGMA synchronous = EXTRA")
+        driver.execute(f"BEGIN {kind}")
+        with driver, closing(Connection(driver, "sqlite")) as connection:
+            yield connection
 
 
 _SERVER = ("postgresql", "postgresql+psycopg")

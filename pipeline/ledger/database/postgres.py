@@ -12,18 +12,18 @@ from datetime import datetime
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import platformdirs
-from sqlalchemy import URL, Connection, create_engine, exc, func, select, text
-from sqlalchemy.pool import NullPool
-from sqlalchemy.schema import CreateSchema
+import psycopg
+from psycopg import IsolationLevel
 
 from pipeline.base.errors import PrdpError, StateError
-from pipeline.ledger.database import ENTRIES, SCHEMA, WRITERS, Database, Fill, create, kept_from_children, under_way
+from pipeline.ledger.database import SCHEMA, WRITERS, Connection, Database, Fill, create, kept_from_children, under_way
 from pipeline.ledger.database.server import (
     CONNECT_SECONDS,
     LOST,
+    Address,
     connection_files,
     on_this_machine,
     passing,
@@ -57,13 +57,9 @@ _CONNECT = {
     "tcp_user_timeout": 120_000,
 }
 
-_Isolation = Literal["READ COMMITTED", "REPEATABLE READ"]
-
-_HOLDS = text(
-    """SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
-       WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid = :pid AND backend_start = :since
-       AND ((classid::bigint << 32) | objid::bigint) = :key AND activity.datname = current_database()"""
-)
+_HOLDS = """SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid = ? AND backend_start = ?
+AND ((classid::bigint << 32) | objid::bigint) = ? AND activity.datname = current_database()"""
 
 
 # The last event of a release of which nothing is drawn that could still be published.
@@ -98,14 +94,11 @@ class PostgresDatabase(Database):
     well: no user of the database, whatever it runs, adds an entry between what a step reads and what it appends.
     """
 
-    def __init__(self, url: URL, wait: float) -> None:
-        self.name = shown(url)
+    def __init__(self, address: Address, wait: float) -> None:
+        self.name = shown(address)
+        self._address = address
         self._wait = f"{max(1, round(wait * 1000))}ms"
         self._patience = wait
-        # A connection lives as long as its transaction: nothing to share between threads or to inherit by fork.
-        self._engine = create_engine(
-            url, poolclass=NullPool, pool_reset_on_return=None, hide_parameters=True, connect_args=_CONNECT
-        ).execution_options(schema_translate_map={None: SCHEMA})
         self._held: list[_Held] = []
         self._opened = False  # whether the ledger was read: until then a server that is away, or full, is waited for
         self._server, self._role = "", ""  # host, port and database that were reached, and as whom
@@ -124,13 +117,13 @@ class PostgresDatabase(Database):
         return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
 
     def connection_files(self) -> Mapping[str, Path]:
-        return connection_files(self._engine.url)
+        return connection_files(self._address)
 
     def served_certificate(self) -> bytes | None:
         """The certificate, in DER, by which the server shows who it is; None where the connection is not encrypted."""
-        with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
-            driver: Any = connection.connection.dbapi_connection
-            server, encrypted = (driver.info.hostaddr or driver.info.host, driver.info.port), driver.pgconn.ssl_in_use
+        with plain_errors(self.name), self._transaction() as connection:
+            info, encrypted = connection.driver.info, connection.driver.pgconn.ssl_in_use
+            server = info.hostaddr or info.host, info.port
         try:
             return _shown_certificate(server) if encrypted else None
         except OSError:
@@ -138,7 +131,7 @@ class PostgresDatabase(Database):
 
     def open(self, make: bool, fill: Fill = bool) -> None:
         """Check the server; where its database has no ledger, `make` it, or raise StateError."""
-        with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
+        with plain_errors(self.name), self._transaction() as connection:
             self._inspect(connection)
             present = _present(connection)
         if not present and not make:
@@ -151,18 +144,18 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with plain_errors(self.name), self._transaction("REPEATABLE READ", postgresql_readonly=True) as connection:
+        with plain_errors(self.name), self._transaction(reads=True) as connection:
             self._opened = True
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with plain_errors(self.name), self._transaction("READ COMMITTED") as connection:
+        with plain_errors(self.name), self._transaction() as connection:
             # READ COMMITTED: what is read after the wait is what the one before committed. A commit returns when it
             # is durable, whatever the server's default.
             self._set(connection, lock_timeout=self._wait, synchronous_commit="on")
             self._set(connection, idle_in_transaction_session_timeout=_STANDSTILL)
-            connection.execute(select(func.pg_advisory_xact_lock(WRITERS)))
+            connection.execute("SELECT pg_advisory_xact_lock(?::bigint)", WRITERS)
             for held in tuple(self._held):
                 if not _is_held(connection, held):
                     self._take_again(connection, held)
@@ -186,11 +179,10 @@ class PostgresDatabase(Database):
 
     def _take(self, held: _Held) -> None:
         with plain_errors(self.name):
-            connection = self._engine.execution_options(isolation_level="AUTOCOMMIT").connect()
-            descriptor = connection.connection.dbapi_connection.pgconn.socket  # type: ignore[union-attr]
-        held.sessions.enter_context(kept_from_children(descriptor, partial(_let_go, connection, held.key)))
+            driver = self._connect(autocommit=True)
+        held.sessions.enter_context(kept_from_children(driver.pgconn.socket, partial(_let_go, driver, held.key)))
         with plain_errors(self.name):
-            held.pid, held.since = _acquire(connection, held.release, held.key)
+            held.pid, held.since = _acquire(Connection(driver, "postgresql"), held.release, held.key)
 
     def _take_again(self, connection: Connection, held: _Held) -> None:
         """Take a lock that was lost again where nobody used it: nothing is drawn, and no entry followed ours.
@@ -205,48 +197,56 @@ class PostgresDatabase(Database):
             )
         self._take(held)
 
+    def _connect(self, **options: bool) -> psycopg.Connection[Any]:
+        settings: dict[str, Any] = {**self._address, **_CONNECT, **options}
+        return psycopg.connect(**settings)
+
     @contextmanager
-    def _transaction(self, isolation: _Isolation, **options: bool) -> Iterator[Connection]:
-        """Begin a transaction; an opening and a run before its draw wait for a server as long as for other writers."""
-        engine = self._engine.execution_options(isolation_level=isolation, **options)
+    def _transaction(self, *, reads: bool = False) -> Iterator[Connection]:
+        """Begin a transaction, on a connection that no other shares, nor a fork inherits.
+
+        Where it `reads`, it sees one state throughout, and else each time what was committed. An opening and a run
+        before its draw wait for a server as long as for other writers.
+        """
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                connection = engine.connect()
+                driver = self._connect()
                 break
-            except exc.OperationalError as error:
+            except psycopg.OperationalError as error:
                 waits = all(held.undrawn for held in self._held) if self._held else not self._opened and passing(error)
                 if not waits or time.monotonic() > deadline:
                     raise
                 time.sleep(_AGAIN)
-        with connection, connection.begin():
-            yield connection
+        driver.isolation_level = IsolationLevel.REPEATABLE_READ if reads else IsolationLevel.READ_COMMITTED
+        driver.read_only = reads or None
+        with driver:
+            yield Connection(driver, "postgresql")
 
     def _set(self, connection: Connection, **settings: str) -> None:
-        connection.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+        each = ", ".join("set_config(?, ?, true)" for _ in settings)
+        connection.execute(f"SELECT {each}", *(text for setting in settings.items() for text in setting))
 
     def _inspect(self, connection: Connection) -> None:
-        driver: Any = connection.connection.dbapi_connection
-        info = driver.info
+        info = connection.driver.info
         verified = info.get_parameters().get("sslmode") == "verify-full"
         if not (on_this_machine(info.host.split(",")) or verified):  # a service file may name another host
             raise unverified(self.name)
-        if connection.execute(select(func.current_setting("fsync"))).scalar_one() != "on":
+        if connection.value("SELECT current_setting('fsync')") != "on":
             raise StateError(f"the ledger {self.name} could lose what it committed: turn the server's fsync on")
-        self._role = connection.execute(select(func.session_user())).scalar_one()
+        self._role = connection.value("SELECT session_user::text")
         self._server = f"{info.host}:{info.port}/{info.dbname}"
 
     def _make(self, fill: Fill) -> None:
         with self.writing() as connection:
             if _present(connection):
                 return  # another process was first
-            here = func.current_database()
-            if not connection.execute(select(func.has_database_privilege(here, "CREATE"))).scalar_one():
+            if not connection.value("SELECT has_database_privilege(current_database(), 'CREATE')"):
                 raise StateError(
                     f"the database of {self.name} holds no prdp ledger, and this user may not make one: check the "
                     "address, or let the database's owner make it"
                 )
-            connection.execute(CreateSchema(SCHEMA, if_not_exists=True))
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             create(connection, fill)
 
 
@@ -270,37 +270,34 @@ def _shown_certificate(server: tuple[str, int]) -> bytes | None:
 
 
 def _present(connection: Connection) -> bool:
-    return connection.execute(select(func.to_regclass(f"{SCHEMA}.entries"))).scalar_one() is not None
+    return connection.value(f"SELECT to_regclass('{SCHEMA}.entries')") is not None
 
 
 def _acquire(connection: Connection, release: str, key: int) -> tuple[int, datetime]:
     for name, value in _KEEPING.items():
-        connection.execute(select(func.set_config(name, value, False)))
-    if not connection.execute(select(func.pg_try_advisory_lock(key))).scalar_one():
+        connection.execute("SELECT set_config(?, ?, false)", name, value)
+    if not connection.value("SELECT pg_try_advisory_lock(?::bigint)", key):
         raise under_way(release)
-    session = text("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
-    pid, since = connection.execute(session).one()
+    ((pid, since),) = connection.execute("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
     return pid, since
 
 
-def _let_go(connection: Connection, key: int) -> None:
+def _let_go(driver: psycopg.Connection[Any], key: int) -> None:
     """Give the lock back and close: a server may notice the end of a session after the next run asked for the lock.
 
     An answer is waited for as long as for a connection: over a dead link none ever comes.
     """
-    driver: Any = connection.connection.dbapi_connection
-    with suppress(driver.OperationalError):  # a session that was lost holds nothing
+    with suppress(psycopg.OperationalError):  # a session that was lost holds nothing
         driver.pgconn.send_query(f"SELECT pg_advisory_unlock({key})".encode())
         wait([driver.pgconn.socket], CONNECT_SECONDS)
-    connection.invalidate()
-    connection.close()
+    driver.close()
 
 
 def _is_held(connection: Connection, held: _Held) -> bool:
-    return bool(connection.execute(_HOLDS, {"key": held.key, "pid": held.pid, "since": held.since}).scalar_one())
+    return bool(connection.value(_HOLDS, held.pid, held.since, held.key))
 
 
 def _last(connection: Connection, release: str) -> tuple[int, str | None]:
-    of_release = select(ENTRIES.c.seq, ENTRIES.c.event).where(ENTRIES.c.release == release)
-    last = connection.execute(of_release.order_by(ENTRIES.c.seq.desc()).limit(1)).one_or_none()
-    return (0, None) if last is None else (last.seq, last.event)
+    of_release = f"SELECT seq, event FROM {SCHEMA}.entries WHERE release = ? ORDER BY seq DESC LIMIT 1"
+    seq, event = connection.row(of_release, release) or (0, None)
+    return seq, event

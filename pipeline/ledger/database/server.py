@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, quote
 
 import psycopg
-from sqlalchemy import URL, exc, make_url
-from sqlalchemy.exc import ArgumentError
+from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.base.errors import PlanError, PrdpError, StateError, arg
 from pipeline.ledger.database import BUSY, REFUSED
@@ -24,30 +24,41 @@ _FILES = {  # libpq's option for each file that it reads → where it looks with
 }
 
 
-def server_url(text: str) -> URL:
+Address = Mapping[str, str]  # libpq's settings of a connection, by name
+
+
+def server_url(text: str) -> Address:
     """Return the address of a server, ready to connect with psycopg.
 
     Beyond this machine only a connection whose server is verified is made (sslmode=verify-full, which is also the
     default there): who stands in between could read the ledger, or answer as one in which nothing was spent. Raises
     PlanError, which names neither the password nor the options.
     """
+    _, _, rest = text.partition("://")
     try:
-        url = make_url(text).set(drivername="postgresql+psycopg")
-    except (ArgumentError, ValueError):
+        stated = conninfo_to_dict(f"postgresql://{rest}")
+        named = {name: str(value) for name, value in stated.items() if value is not None}
+        options = parse_qs(rest.partition("?")[2], keep_blank_values=True)
+    except (psycopg.ProgrammingError, ValueError):
+        named, options = {}, {}
+    if not named or not all(port.isdecimal() or not port for port in named.get("port", "").split(",")):
         raise PlanError(
-            f"{arg('ledger')}: the address is not of the form postgresql://user@host:port/database"
-        ) from None
-    if not url.database:
-        raise PlanError(f"{arg('ledger', shown(url))}: name the database: postgresql://user@host:port/database")
-    if "password" in url.query:
-        raise PlanError(f"{arg('ledger', shown(url))}: give the password by PGPASSWORD or a passfile, not as an option")
-    url = url.update_query_dict({"connect_timeout": url.query.get("connect_timeout", str(CONNECT_SECONDS))})
-    if on_this_machine(_hosts(url)):
-        return url
-    mode = url.query.get("sslmode", _VERIFIED)
+            f"{arg('ledger')}: the address is not of the form postgresql://user@host:port/database, with libpq's "
+            "options alone"
+        )
+    if "dbname" not in named:
+        raise PlanError(f"{arg('ledger', shown(named))}: name the database: postgresql://user@host:port/database")
+    if "password" in options:
+        raise PlanError(
+            f"{arg('ledger', shown(named))}: give the password by PGPASSWORD or a passfile, not as an option"
+        )
+    address = {"connect_timeout": str(CONNECT_SECONDS), **named}
+    if on_this_machine(_hosts(address)):
+        return address
+    mode = address.setdefault("sslmode", _VERIFIED)  # stated here, it comes before PGSSLMODE
     if mode != _VERIFIED:
-        raise unverified(shown(url))
-    return url.update_query_dict({"sslmode": mode})  # stated here, it comes before PGSSLMODE
+        raise unverified(shown(address))
+    return address
 
 
 def unverified(name: str) -> PlanError:
@@ -58,14 +69,14 @@ def unverified(name: str) -> PlanError:
     )
 
 
-def connection_files(url: URL) -> dict[str, Path]:
-    """Return the files that a connection to `url` reads, by libpq's names: certificates, key and password file.
+def connection_files(address: Address) -> dict[str, Path]:
+    """Return the files that a connection to `address` reads, by libpq's names: certificates, key and password file.
 
     Those that the address or the environment names, there or not; else those of libpq's own places that are there.
     """
     paths = {}
     for name, usual in _FILES.items():
-        named = next(iter(_several(url.query.get(name, ()))), None) or os.environ.get(f"PG{name.upper()}")
+        named = address.get(name) or os.environ.get(f"PG{name.upper()}")
         path = Path(named) if named else Path(os.path.expanduser("~"), usual)
         if named != "system" and (named or os.path.exists(path)):
             paths[name] = path
@@ -77,25 +88,24 @@ def on_this_machine(hosts: Iterable[str]) -> bool:
     return all(not host or host[0] in "/@" or host == "localhost" or _loopback(host) for host in hosts)
 
 
-def shown(url: URL) -> str:
+def shown(address: Address) -> str:
     """Return the address for messages: without password and options, but for the folder of a Unix socket."""
-    sockets = [host for host in _several(url.query.get("host", ())) if host.startswith("/")]
-    query = {"host": sockets[0]} if sockets else {}
-    public = URL.create("postgresql", url.username, None, url.host, url.port, url.database, query)
-    return public.render_as_string(hide_password=True)
+    hosts = [quote(host, safe="/:") for host in address.get("host", "").split(",")]
+    ports = [f":{port}" if port else "" for port in address.get("port", "").split(",")]
+    sockets = [host for host in hosts if host.startswith("/")]
+    beyond = [f"[{host}]" if ":" in host else "" if host.startswith("/") else host for host in hosts]
+    places = ",".join(map("".join, zip(beyond, ports * (len(hosts) if len(ports) == 1 else 1), strict=False)))
+    user = f"{quote(address['user'], safe='')}@" if "user" in address else ""
+    folder = f"?host={quote(sockets[0], safe='')}" if sockets else ""
+    return f"postgresql://{user}{places}/{quote(address.get('dbname', ''), safe='')}{folder}"
 
 
-def _hosts(url: URL) -> list[str]:
-    named = [url.host or "", *_several(url.query.get("host", ())), *_several(url.query.get("hostaddr", ()))]
+def _hosts(address: Address) -> list[str]:
+    named = [address.get("host", ""), address.get("hostaddr", "")]
     if not any(named):
         named.append(os.environ.get("PGHOST", ""))
     named.append(os.environ.get("PGHOSTADDR", ""))
-    # As libpq does: several between commas, as SQLAlchemy: each with its port.
-    return [host for text in named for host in text.split(",")]
-
-
-def _several(value: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else value
+    return [host for text in named for host in text.split(",")]  # as libpq does: several between commas
 
 
 def _loopback(host: str) -> bool:
@@ -148,12 +158,12 @@ def plain_errors(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (psycopg.Error, exc.DBAPIError) as error:
+    except psycopg.Error as error:
         words = _in_words(error)
         raise (PrdpError if words == LOST or _away(words) else StateError)(f"the ledger {name} {words}") from None
 
 
-def passing(error: exc.OperationalError) -> bool:
+def passing(error: psycopg.OperationalError) -> bool:
     """Return whether a connection failed for a reason that passes: no server answers, it starts, or it is full."""
     words = _in_words(error)
     return _away(words) or _FULL.search(words) is not None
@@ -163,14 +173,12 @@ def _away(words: str) -> bool:
     return words.startswith(f"{_UNREACHED}connection ") and not _ANSWERED.search(words)
 
 
-def _in_words(error: psycopg.Error | exc.DBAPIError) -> str:
-    original = error.orig if isinstance(error, exc.DBAPIError) else error
-    state = getattr(original, "sqlstate", None)
-    if state is not None:
+def _in_words(error: psycopg.Error) -> str:
+    if (state := error.sqlstate) is not None:
         known = _PLAIN.get(state, _PLAIN.get(state[:2]))
         return known or f"cannot be used: the server's error is {state}: see its log"
     # libpq's own words on a connection that could not be made name host, port and user, and never a password.
-    reason = next(iter(str(original).splitlines()), "")
+    reason = next(iter(str(error).splitlines()), "")
     if reason.startswith("connection "):
         return f"{_UNREACHED}{reason}"
-    return LOST if isinstance(original, psycopg.OperationalError) else "cannot be opened: check the address's options"
+    return LOST if isinstance(error, psycopg.OperationalError) else "cannot be opened: check the address's options"
