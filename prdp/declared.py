@@ -6,6 +6,7 @@ Locations among them are paths or URIs, as users write them.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from inspect import Parameter, signature
 from math import inf
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 LocationLike = str | os.PathLike[str]
 Number = int | float | str | Fraction
+Value = int | float | Fraction | Decimal
+Record = str | Mapping[str, Value | str]
+Reference = Record | tuple[Record, ...]  # a tuple: the records of one firm, or a group
+Change = str | Mapping[str, tuple[Value, Value] | str]
 LARGEST = 10**300
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from pipeline.planning.explain_text import render, render_changes, render_verdic
 from pipeline.planning.explanation import explain, explain_changes, explain_years, plot_policies
 from pipeline.planning.verdict import Standing, Verdict, verdict
 from pipeline.release.installation import site
-from prdp.declared import frame, table
+from prdp.declared import Change, Reference, Value, frame, table
 from udfs.numbers.exact import exact, up_float
 
 if TYPE_CHECKING:
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
 
 MOST_YEARS = 100
 GROWTH = Fraction(1, 20)  # a year, where none is given
-Number = int | float | Fraction | Decimal
-Record = str | Mapping[str, Number | str]
-Reference = Record | tuple[Record, ...]  # a tuple: the records of one firm, or a group
-Change = str | Mapping[str, tuple[Number, Number] | str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,10 +227,10 @@ def explanation(
     at: Reference | list[Reference] | None = None,
     *,
     change: Change | list[Change] | None = None,
-    factor: Number | list[Number] | None = None,
+    factor: Value | list[Value] | None = None,
     delta: float | None = None,
     years: int | None = None,
-    growth: Number | None = None,
+    growth: Value | None = None,
 ) -> Explanation:
     """Return what a plan promises, as `Plan.explain` describes."""
     if years is None and growth is not None:
@@ -289,7 +284,7 @@ def _change_label(change: Mapping[str, Any]) -> str:
     )
 
 
-def _number_text(value: Number | str) -> str:
+def _number_text(value: Value | str) -> str:
     if isinstance(value, Fraction):
         value = int(value) if value.denominator == 1 else float(value)
     return str(value)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.ledger.spending import Spending
     from pipeline.ledger.store import Ledger as Store
     from pipeline.storage.location import Location
-    from prdp.explanation import Reference
+    from prdp.declared import Reference
 
 LedgerLike: TypeAlias = "str | Path | Ledger | None"
 Dataset = Annotated[str, Arg("the dataset or family", "DATASET")]

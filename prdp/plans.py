@@ -14,14 +14,13 @@ from pipeline.plan.load import NOTHING, draft_of, filled, plan_of
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_schema import DomainSpec, ListSpec
 from pipeline.plan.plan_text import PlanText, public_file, read_text, text_of
-from prdp.declared import Arg, Data, LocationLike, documented, location, number_of
-from prdp.declared import Number as AnyNumber
-from prdp.explanation import Change, Explanation, Number, Reference, explanation
+from prdp.declared import Arg, Change, Data, LocationLike, Number, Reference, Value, documented, location, number_of
 from prdp.runs import DataLike, Economy, OnLedger, Run, Runner, economy_of, microdata_of, out_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from prdp.explanation import Explanation
     from prdp.releases import Release
 
 DATA = "the microdata: a location, or in Python a pandas, Arrow, Dask or Spark DataFrame"
@@ -90,11 +89,11 @@ class Plan:
         ] = None,
         *,
         change: Annotated[Change | list[Change] | None, Arg(CHANGE, "VALUES", many=True)] = None,
-        factor: Annotated[Number | list[Number] | None, Arg(FACTOR, "C", many=True)] = None,
+        factor: Annotated[Value | list[Value] | None, Arg(FACTOR, "C", many=True)] = None,
         delta: Annotated[float | None, Arg(DELTAS, "D", "probability", default="1e-9")] = None,
         years: Annotated[int | None, Arg(YEARS, "N", "at_least_one")] = None,
-        growth: Annotated[Number | None, Arg(GROWTHS, "SHARE", default="0.05")] = None,
-    ) -> Explanation:
+        growth: Annotated[Value | None, Arg(GROWTHS, "SHARE", default="0.05")] = None,
+    ) -> "Explanation":
         """Return what the plan promises; no microdata are read.
 
         In Python a reference may also be a mapping such as {"employment": 10, "payroll": 500} in units of the measures,
@@ -107,6 +106,8 @@ class Plan:
         Raises:
             PlanError: Where a reference names an unknown measure or level, or a code outside the domain.
         """
+        from prdp.explanation import explanation  # noqa: PLC0415 — a release does without
+
         return explanation(self._model, at, change=change, factor=factor, delta=delta, years=years, growth=growth)
 
     @documented
@@ -305,7 +306,7 @@ def allocate(
     set: Mapping[str, str] = NOTHING,
     records: Annotated[int | None, Arg("of so many synthetic establishments", "N", "at_least_one")] = None,
     seed: Annotated[int, Arg("seed of what is drawn", "S", "count", default="0")] = 0,
-    times: AnyNumber | None = None,
+    times: Number | None = None,
     **options: Unpack[Economy],
 ) -> Allocation:
     """Choose the scales of a draft, a plan with a key `calibrate` of its own, as `prdp calibrate DRAFT`.

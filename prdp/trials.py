@@ -12,8 +12,7 @@ from pipeline.base.errors import BudgetRefused, PlanError, PrdpError, StateError
 from pipeline.plan.load import NOTHING, filled
 from pipeline.plan.model import Plan as Model
 from pipeline.plan.plan_text import read_text
-from prdp.declared import Arg, NewFolder, Result, documented, frame, located
-from prdp.explanation import Number
+from prdp.declared import Arg, NewFolder, Result, Value, documented, frame, located
 from prdp.ledgers import KnownDatasets, LedgerLike
 from prdp.plans import Plan, allocate, load_plan
 from prdp.runs import Economy, Runner, economy_of
@@ -225,8 +224,8 @@ def rank_kinds(
     plan: Annotated[str | os.PathLike[str], Arg(DRAFT, "PLAN", "file")],
     *,
     minimise: Annotated[str, Arg(LEAST, "ERROR")] = "variance",
-    coverage: Annotated[Number | str, Arg("the coverage of intervals", "C")] = "0.95",
-    total: Annotated[Number | str | None, Arg(TOTAL, "T", default="a draft's, else none")] = None,
+    coverage: Annotated[Value | str, Arg("the coverage of intervals", "C")] = "0.95",
+    total: Annotated[Value | str | None, Arg(TOTAL, "T", default="a draft's, else none")] = None,
     tables: Annotated[Sequence[str], Arg("the tables", "NAME,…", "names", default="all")] = (),
     kinds: Annotated[Sequence[str], Arg("kinds of noise", "NAME,…", "names", default="all, also designed")] = (),
     set: Annotated[Mapping[str, str], Arg(VARIABLE, "NAME=VALUE", "setting", many=True)] = NOTHING,

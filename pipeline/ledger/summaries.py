@@ -376,13 +376,13 @@ class Summaries:
 
         Refusals are by the origin of what was refused: a name that is reserved anew may take other microdata.
         """
-        since, at = "seq >= ? AND seq < ? AND event", (seq, self._before)
+        since, span = "seq >= ? AND seq < ? AND event", (seq, self._before)
         named = f"SELECT DISTINCT dataset, release FROM prdp.entries WHERE {since} NOT IN {among(NO_STEPS)}"
         touched: dict[str, list[str]] = {}
-        for name, release in self.connection.execute(named, *at, *NO_STEPS):
+        for name, release in self.connection.execute(named, *span, *NO_STEPS):
             touched.setdefault(name, []).append(release)
         refused: dict[str, Counter[Origin]] = {}
-        for entry in entries(self.connection, f"{since} IN {among(REFUSAL_EVENTS)}", *at, *REFUSAL_EVENTS):
+        for entry in entries(self.connection, f"{since} IN {among(REFUSAL_EVENTS)}", *span, *REFUSAL_EVENTS):
             if entry.refuses:
                 refused.setdefault(entry.dataset, Counter())[self._origin(entry)] += 1
         return touched, refused

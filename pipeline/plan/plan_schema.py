@@ -380,7 +380,7 @@ class UnitNamesSpec(Spec):
     owner: Annotated[list[values.Line], Field(min_length=2, max_length=2)] = Field(default=["firm", "firms"])
 
 
-class PlanSpec(Spec):
+class PlanSpec(Spec, defer_build=False):  # with its parts: a validator of each would take twice as long
     """A release: the tables to publish and the noise that protects each record in them."""
 
     release: values.NameWithVariables

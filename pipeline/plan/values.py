@@ -184,7 +184,7 @@ ReferenceValue = Annotated[
 class Spec(BaseModel):
     """A mapping of known keys."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
 
 MOST_CLASSES = 1000  # of a measure

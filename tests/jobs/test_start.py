@@ -39,7 +39,7 @@ NOT_LOADED = {
     "ledger show": CLUSTERS | TABLES | {"pyarrow", "pydantic", "mpmath"},
     "explain": CLUSTERS | TABLES | {"pyarrow"},
     "ledger check": CLUSTERS | TABLES,
-    "release": CLUSTERS | {"pandas", "scipy"},
+    "release": CLUSTERS | {"pandas", "scipy", "pipeline.planning.explanation"},
 }
 
 

@@ -30,7 +30,10 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://me:secret@db.example:5433/ledger?sslmode=verify-full", "postgresql://me@db.example:5433/ledger"),
         ("postgresql+psycopg://me:s%40cret@127.0.0.1/ledger", "postgresql://me@127.0.0.1/ledger"),
         ("postgresql:///ledger?host=/run/pg&sslpassword=secret", "postgresql:///ledger?host=%2Frun%2Fpg"),
-        ("postgresql://a%20b:secret@[::1]:5433,localhost/le%2Fdger", "postgresql://a%20b@[::1]:5433,localhost/le%2Fdger"),
+        (
+            "postgresql://a%20b:secret@[::1]:5433,localhost/le%2Fdger",
+            "postgresql://a%20b@[::1]:5433,localhost/le%2Fdger",
+        ),
     ],
 )
 def test_an_address_is_told_without_its_password_and_options(url: str, told: str) -> None:

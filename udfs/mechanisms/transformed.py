@@ -26,9 +26,9 @@ from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.base import ZERO, Mechanism, Released, choice
 from udfs.noise.keystream import Bits
 from udfs.noise.lattice import REACH, add_noise
+from udfs.noise.powers import LARGEST_DOUBLE
 from udfs.numbers.arrays import LARGEST, Floats, Int64s, in_units
 
-LARGEST_DOUBLE = float(np.finfo(np.float64).max)
 ENDS = 2.0**-50  # relative error of a double ṽ, of the powers or the exponential of it, and of the offset taken off
 POINTS = 1 << 14  # on each side, of the sum for the mean absolute error
 QUANTILES = 1 << 14  # of the noise, for quantiles of errors

@@ -11,6 +11,7 @@ m_{2j} = (2j)!·σ^{2j}, they are ṽ^n − σ²n(n − 1)·ṽ^{n−2}.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from math import comb
@@ -22,7 +23,7 @@ from udfs.numbers.arrays import Floats
 from udfs.numbers.exact import context
 
 Polynomial = dict[int, Any]  # power → coefficient
-LARGEST_DOUBLE = float(np.finfo(np.float64).max)
+LARGEST_DOUBLE = sys.float_info.max
 MOMENT_BITS = 160
 UNCUT = 40.0  # noise scales from which on no noise reaches below 0, as far as doubles tell
 
