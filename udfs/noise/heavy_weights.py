@@ -5,7 +5,7 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -152,13 +152,13 @@ class PolylogWeights(LogWeights):
 
     def high(self, k: int, ctx: Any) -> Any:
         """Return −d·(ln(k/s + a)^p − ln(a)^p); digits that cancel are taken care of."""
-        p, a = real(ctx, self.p), real(ctx, self.a)
         rise = ctx.log1p(real(ctx, k / (self.scale * self.a)))
         if self.p == 1:
             return -real(ctx, self.d) * rise
-        log_a = ctx.log(a) if self.a > 2 else ctx.log1p(real(ctx, self.a - 1))
+        log_a = _logarithm(self.a, ctx, ctx.prec)
         if self.p == 2:  # half of the digits' work
             return -real(ctx, self.d) * rise * (rise + 2 * log_a)
+        p = real(ctx, self.p)
         return -real(ctx, self.d) * log_a**p * ctx.expm1(p * ctx.log1p(rise / log_a))
 
     def term(self, k: int, ctx: Any) -> Any:
@@ -186,6 +186,11 @@ class PolylogWeights(LogWeights):
             erfc = ctx.erfc(ctx.sqrt(d) * (start - 1 / (2 * d)))
             return s * ctx.exp(lift + 1 / (4 * d)) * ctx.sqrt(ctx.pi / d) / 2 * erfc
         return s * ctx.exp(lift) * _panels(p, d, start, nats, ctx)
+
+
+@lru_cache(maxsize=16)  # of a few contexts at a time: a table asks for the same one some hundred times
+def _logarithm(a: Fraction, ctx: Any, bits: int) -> Any:
+    return ctx.log(real(ctx, a)) if a > 2 else ctx.log1p(real(ctx, a - 1))
 
 
 def _panels(p: Any, d: Any, start: Any, nats: float, ctx: Any) -> Any:

@@ -37,6 +37,7 @@ REACH = 2**64 - 1  # a total and a released value of 63 bits each differ by less
 WORD = 2**64
 POWERS = tuple(1 << m for m in range(64))
 DROP = 0.125  # fall of w inside a bucket: about one try in twenty is rejected for it
+LN_2 = np.log(2)
 BUILD_BITS = 192
 CHUNK = 1 << 15  # rows handled at a time: their arrays stay in the processor's cache
 MOST_PARTS = 16  # of 128 bits, for one decision
@@ -135,13 +136,13 @@ def _cut(weights: LogWeights) -> tuple[tuple[int, ...], tuple[int, ...]]:
     while start < REACH:
         fitting = POWERS[: (REACH - start).bit_length()]
         w = weights.fast((reaches[: len(fitting) + 1] + np.uint64(start)).astype(np.float64))
-        flat = int(np.count_nonzero(w[0] - w[1:] <= DROP))
-        total = max(total, np.exp(w[0]))
-        light = np.log2(total) - 65 - w[0] / np.log(2)  # log₂ of the longest bucket of negligible mass
-        m = min(max(flat - 1, int(np.clip(light, 0, 63))), len(fitting) - 1)
+        flat, mass = int(np.count_nonzero(w[0] - w[1:] <= DROP)), np.exp(w[0])
+        total = max(total, mass)
+        light = np.log2(total) - 65 - w[0] / LN_2  # log₂ of the longest bucket of negligible mass
+        m = min(max(flat - 1, int(min(max(light, 0.0), 63.0))), len(fitting) - 1)
         starts.append(start)
         lengths.append(fitting[m])
-        total += fitting[m] * np.exp(w[0])
+        total += fitting[m] * mass
         start += fitting[m]
     return (*starts, REACH), (*lengths, 1)
 

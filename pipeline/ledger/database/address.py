@@ -148,7 +148,7 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with _plain_errors(self._path), _transaction(self._path, self._wait, _ALONE) as connection:
+        with _plain_errors(self._path), _transaction(self._path, self._wait, "IMMEDIATE") as connection:
             yield connection
 
     def lock(self, release: str) -> AbstractContextManager[None]:
@@ -214,7 +214,7 @@ def _make(path: Path, wait: float, fill: Fill) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
     os.close(handle)
     try:
-        with _transaction(Path(name), wait, _ALONE) as connection:
+        with _transaction(Path(name), wait, "IMMEDIATE") as connection:
             create(connection, fill)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         with kept_from_children(folder, partial(os.close, folder)):
@@ -224,9 +224,6 @@ def _make(path: Path, wait: float, fill: Fill) -> None:
     finally:
         Path(name).unlink(missing_ok=True)
         sync_folder(path.parent)
-
-
-_ALONE = "IMMEDIATE"
 
 
 @contextmanager
