@@ -24,7 +24,7 @@ PAGE, README = ROOT / "docs" / "performance.md", ROOT / "README.md"
 PICTURES = ROOT / "docs" / "performance"
 KEPT = PICTURES / "measured.json"
 QUIET = 2.5  # load before a session that the one before it may have left; more is of other programs
-LIBRARIES = ("duckdb", "polars", "dask", "pyspark", "pyarrow")
+LIBRARIES = ("python", "duckdb", "polars", "dask", "pyspark", "pyarrow")
 MARKS = re.compile(r"(<!-- made by benchmarks.charts: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "prdp": "prdp on Dask",

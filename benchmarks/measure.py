@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 WORK = ROOT / ".work" / "bench"
 MEASURED = WORK / "measured.json"
-LIBRARIES = ("duckdb", "polars", "dask", "pyspark", "pyarrow", "pandas", "numpy", "scipy", "sqlalchemy")
+LIBRARIES = ("duckdb", "polars", "dask", "pyspark", "pyarrow", "pandas", "numpy", "scipy")
 ADOPT = 36  # PR_SET_CHILD_SUBREAPER: processes whose parent ends become this one's, which waits for them
 LOOK = 0.2  # seconds between two looks at the memory of several processes
 

@@ -153,7 +153,7 @@ class ReadLedger:
 
     def server_time(self) -> datetime | None:
         """Return what the server's clock says, with its zone; None where the ledger is a file of this machine."""
-        now = "SELECT clock_timestamp()"
+        now = "SELECT pg_catalog.clock_timestamp()"
         return None if self.path else self._read(lambda connection: cast("datetime", connection.value(now)))
 
     def lock(self, release: str) -> AbstractContextManager[None]:

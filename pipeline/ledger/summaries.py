@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, reduce
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from pipeline.accounting.accountant import Charged, Counted
@@ -366,9 +367,10 @@ class Summaries:
         stale = {name: text for name, text in current.texts.items() if self._there.get(name) != text}
         if not self._there:
             self.connection.execute("DELETE FROM prdp.summaries")
-        for name, text in stale.items():
-            self.connection.execute("DELETE FROM prdp.summaries WHERE dataset = ?", name)
-            self.connection.execute("INSERT INTO prdp.summaries (dataset, content) VALUES (?, ?)", name, text)
+        if stale:
+            self.connection.execute(f"DELETE FROM prdp.summaries WHERE dataset IN {among(stale)}", *stale)
+            rows = ", ".join(map(among, stale.items()))
+            self.connection.execute(f"INSERT INTO prdp.summaries VALUES {rows}", *chain(*stale.items()))
         return {SUMMARY: {"code": code_digest(), "digest": current.digest}}
 
     def _since(self, seq: int) -> tuple[dict[str, list[str]], dict[str, Counter[Origin]]]:

@@ -30,14 +30,14 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql://me:secret@db.example:5433/ledger?sslmode=verify-full", "postgresql://me@db.example:5433/ledger"),
         ("postgresql+psycopg://me:s%40cret@127.0.0.1/ledger", "postgresql://me@127.0.0.1/ledger"),
         ("postgresql:///ledger?host=/run/pg&sslpassword=secret", "postgresql:///ledger?host=%2Frun%2Fpg"),
-        (
-            "postgresql://a%20b:secret@[::1]:5433,localhost/le%2Fdger",
-            "postgresql://a%20b@[::1]:5433,localhost/le%2Fdger",
-        ),
+        ("postgresql:///l?host=/run/pg,localhost&port=1", "postgresql:///l?host=%2Frun%2Fpg,localhost&port=1"),
+        ("postgresql://me@[fe80::1%25eth0]/ledger?service=a", "postgresql://me@[fe80::1%25eth0]/ledger?service=a"),
+        ("postgresql://a%20b:secret@[::1]:5,localhost/l%2Fr", "postgresql://a%20b@[::1]:5,localhost/l%2Fr"),
     ],
 )
 def test_an_address_is_told_without_its_password_and_options(url: str, told: str) -> None:
     assert shown(server_url(url)) == told
+    assert shown(server_url(told)) == told
 
 
 REMOTE = "postgresql://me:secret@db.example/ledger"
@@ -52,6 +52,8 @@ REMOTE = "postgresql://me:secret@db.example/ledger"
         ("postgresql://me:secret@localhost/ledger?hostaddr=192.0.2.7&sslmode=require", {}),
         ("postgresql://me:secret@/ledger?sslmode=require", {"PGHOST": "db.example"}),
         ("postgresql://me:secret@localhost/ledger?sslmode=prefer", {"PGHOSTADDR": "192.0.2.7"}),
+        ("postgresql://me:secret@localhost/ledger?sslmode=prefer", {"PGSERVICE": "elsewhere"}),
+        ("postgresql://me:secret@localhost/ledger?sslmode=prefer&service=elsewhere", {}),
     ],
 )
 def test_a_server_beyond_this_machine_must_be_verified(
@@ -71,6 +73,9 @@ def test_verification_is_the_default_there_whatever_the_environment_says(monkeyp
         assert "sslmode" not in server_url(f"postgresql://me@{local}/ledger")
 
 
+AMBIGUOUS = ("/secret", "1/secret", "secret@secret", "1@secret", "1?secret", "%secret", "1 secret")
+
+
 @pytest.mark.parametrize(
     ("url", "told"),
     [
@@ -78,6 +83,10 @@ def test_verification_is_the_default_there_whatever_the_environment_says(monkeyp
         ("postgresql://me:secret@localhost", "name the database"),
         ("postgresql://localhost/ledger?password=secret", "PGPASSWORD or a passfile"),
         ("postgresql://me:secret@localhost/ledger?secret=1", "options"),
+        ("postgresql://me@localhost/?dbname=", "name the database"),
+        *((f"postgresql://me:{password}@localhost/ledger", "percent-encoded") for password in AMBIGUOUS),
+        ("postgresql://me:secret@localhost/ledger\0?sslmode=disable", "not of the form"),
+        ("postgresql://me:secret@localhost:\u0661/ledger", "not of the form"),
         ("postgresql://me:secret@localhost:1/ledger", "cannot be opened: connection failed"),
     ],
 )
@@ -126,11 +135,13 @@ def test_a_verified_server_is_used_and_no_other(
             with pytest.raises(StateError, match=told) as error:
                 create_ledger(f"postgresql://{OWNER}@{address}")
             assert PASSWORD not in str(error.value)
-        # The name of this machine's own loopback goes without; a service may hide another host behind no name at all.
-        service = f"[remote]\nhost={HOST}\nhostaddr=127.0.0.1\nport={port}\nsslmode=require\n"
-        (tmp_path / "services").write_text(service)
+        # A service may hide another host behind no name at all: its server is verified, whatever the service says.
+        service = f"[remote]\nhost={HOST}\nhostaddr=127.0.0.1\nport={port}\nsslmode=disable\nsslrootcert="
         monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
-        with pytest.raises(PlanError, match="verify-full"):
+        (tmp_path / "services").write_text(f"{service}{root}\n")
+        assert create_ledger(f"postgresql://{OWNER}@{at.partition('?')[0]}?service=remote").verify()[0] == 0
+        (tmp_path / "services").write_text(f"{service}{other}\n")
+        with pytest.raises(StateError, match="SSL error"):
             create_ledger(f"postgresql://{OWNER}@/postgres?service=remote")
 
 

@@ -187,6 +187,16 @@ def test_a_writer_that_stands_still_inside_a_step_is_ended_and_others_go_on(
     assert create_ledger(url).verify()[0] == 1
 
 
+def test_an_error_that_a_step_keeps_to_itself_is_no_success(url: str) -> None:
+    """The server answers the COMMIT of a failed transaction as one that it takes, and writes nothing."""
+    ledger = create_ledger(url)
+    with told("the server's error is 25P02"), ledger._writing() as connection:
+        connection.execute("UPDATE prdp.meta SET schema_version = 5")
+        with suppress(psycopg.Error):
+            connection.execute("SELECT 1 / 0")
+    assert create_ledger(url).head() == (0, "0" * 64)
+
+
 def test_a_server_that_could_lose_what_it_committed_is_refused(own: PostgresServer) -> None:
     create_ledger(own.url("postgres"))
     own.crash()
@@ -298,7 +308,7 @@ def test_a_lock_is_not_taken_again_where_another_has_or_had_it(postgres: Postgre
 def test_a_lock_is_let_go_over_a_link_on_which_nothing_arrives_any_more(
     postgres: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_module, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(postgres_module.server, "CONNECT_SECONDS", 0.5)
     with link_to(postgres.port) as link:
         ledger = create_ledger(f"postgresql://{OWNER}:{PASSWORD}@127.0.0.1:{link.own_port}/{database_of(url)}")
         with ledger.lock("r"):

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -153,16 +154,12 @@ def repeated(ledger: Ledger, names: list[str], member: str, of: str) -> None:
     """Append the entries of a settled release under other names."""
     template = ledger.entries(of)
     seq, head = ledger.head()
-    rows = []
-    for name in names:
-        for each in template:
+    with ledger._writing() as connection:
+        for name, each in product(names, template):
             facts = {key: value for key, value in each.facts.items() if key not in (SUMMARY, FINGERPRINTS)}
             entry = next_entry(seq, head, Act(each.event, member, name, each.attempt, facts))
-            rows.append(entry)
-            seq, head = entry.seq, entry.hash
-    with ledger._writing() as connection:
-        for entry in rows:
             write(connection, entry)
+            seq, head = entry.seq, entry.hash
 
 
 def upgraded(ledger: Ledger, address: str, session: Any) -> Ledger:

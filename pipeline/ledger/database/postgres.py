@@ -6,7 +6,7 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -17,20 +17,19 @@ from typing import Any
 import platformdirs
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.pq import TransactionStatus
 
 from pipeline.base.errors import PrdpError, StateError
-from pipeline.ledger.database import SCHEMA, WRITERS, Connection, Database, Fill, create, kept_from_children, under_way
-from pipeline.ledger.database.server import (
-    CONNECT_SECONDS,
-    LOST,
-    Address,
-    connection_files,
-    on_this_machine,
-    passing,
-    plain_errors,
-    server_url,
-    shown,
-    unverified,
+from pipeline.ledger.database import (
+    SCHEMA,
+    WRITERS,
+    Connection,
+    Database,
+    Fill,
+    create,
+    kept_from_children,
+    server,
+    under_way,
 )
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)  # the first message of PostgreSQL's protocol, section SSLRequest
@@ -38,28 +37,20 @@ _AGAIN = 0.2  # seconds, until a server that is away is tried again
 
 # A writer that stands still inside a step, a matter of milliseconds, is ended by the server, so that others go on.
 _STANDSTILL = "60s"
+_WRITING = """SELECT pg_catalog.set_config('lock_timeout', ?, true), pg_catalog.set_config('synchronous_commit', 'on',
+true), pg_catalog.set_config('idle_in_transaction_session_timeout', ?, true)"""
 
 # A session that keeps a lock idles for as long as a release takes. A dead machine is noticed after two minutes; a
 # paused process is not dead: its machine answers for it.
-_KEEPING = {
-    "idle_session_timeout": "0",
-    "tcp_keepalives_idle": "60",
-    "tcp_keepalives_interval": "10",
-    "tcp_keepalives_count": "6",
-}
-_CONNECT = {
-    "application_name": "prdp",
-    "client_encoding": "utf8",
-    "prepare_threshold": None,
-    "keepalives_idle": 60,
-    "keepalives_interval": 10,
-    "keepalives_count": 6,
-    "tcp_user_timeout": 120_000,
-}
+_KEEPING = {"tcp_keepalives_idle": "60", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "6"}
+_KEEPING |= {"idle_session_timeout": "0"}
+_CONNECT: dict[str, object] = {"application_name": "prdp", "client_encoding": "utf8", "prepare_threshold": None}
+_CONNECT |= {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 6, "tcp_user_timeout": 120_000}
 
-_HOLDS = """SELECT count(*) = 1 FROM pg_locks JOIN pg_stat_activity AS activity USING (pid)
+_HOLDS = """SELECT pg_catalog.count(*) = 1 FROM pg_catalog.pg_locks
+JOIN pg_catalog.pg_stat_activity AS activity USING (pid)
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid = ? AND backend_start = ?
-AND ((classid::bigint << 32) | objid::bigint) = ? AND activity.datname = current_database()"""
+AND ((classid::bigint << 32) | objid::bigint) = ? AND activity.datname = pg_catalog.current_database()"""
 
 
 # The last event of a release of which nothing is drawn that could still be published.
@@ -94,8 +85,8 @@ class PostgresDatabase(Database):
     well: no user of the database, whatever it runs, adds an entry between what a step reads and what it appends.
     """
 
-    def __init__(self, address: Address, wait: float) -> None:
-        self.name = shown(address)
+    def __init__(self, address: server.Address, wait: float) -> None:
+        self.name = server.shown(address)
         self._address = address
         self._wait = f"{max(1, round(wait * 1000))}ms"
         self._patience = wait
@@ -117,21 +108,21 @@ class PostgresDatabase(Database):
         return state / "staging" / hashlib.sha256(self._server.encode()).hexdigest()[:16]
 
     def connection_files(self) -> Mapping[str, Path]:
-        return connection_files(self._address)
+        return server.connection_files(self._address)
 
     def served_certificate(self) -> bytes | None:
         """The certificate, in DER, by which the server shows who it is; None where the connection is not encrypted."""
-        with plain_errors(self.name), self._transaction() as connection:
+        with server.plain_errors(self.name), self._transaction() as connection:
             info, encrypted = connection.driver.info, connection.driver.pgconn.ssl_in_use
-            server = info.hostaddr or info.host, info.port
+            reached = info.hostaddr or info.host, info.port
         try:
-            return _shown_certificate(server) if encrypted else None
+            return _shown_certificate(reached) if encrypted else None
         except OSError:
-            raise PrdpError(f"the ledger {self.name} {LOST}") from None
+            raise PrdpError(f"the ledger {self.name} {server.LOST}") from None
 
     def open(self, make: bool, fill: Fill = bool) -> None:
         """Check the server; where its database has no ledger, `make` it, or raise StateError."""
-        with plain_errors(self.name), self._transaction() as connection:
+        with server.plain_errors(self.name), self._transaction() as connection:
             self._inspect(connection)
             present = _present(connection)
         if not present and not make:
@@ -144,18 +135,17 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        with plain_errors(self.name), self._transaction(reads=True) as connection:
+        with server.plain_errors(self.name), self._transaction(reads=True) as connection:
             self._opened = True
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        with plain_errors(self.name), self._transaction() as connection:
+        with server.plain_errors(self.name), self._transaction() as connection:
             # READ COMMITTED: what is read after the wait is what the one before committed. A commit returns when it
             # is durable, whatever the server's default.
-            self._set(connection, lock_timeout=self._wait, synchronous_commit="on")
-            self._set(connection, idle_in_transaction_session_timeout=_STANDSTILL)
-            connection.execute("SELECT pg_advisory_xact_lock(?::bigint)", WRITERS)
+            connection.execute(_WRITING, self._wait, _STANDSTILL)
+            connection.execute("SELECT pg_catalog.pg_advisory_xact_lock(?::bigint)", WRITERS)
             for held in tuple(self._held):
                 if not _is_held(connection, held):
                     self._take_again(connection, held)
@@ -178,10 +168,10 @@ class PostgresDatabase(Database):
                 self._held.remove(held)
 
     def _take(self, held: _Held) -> None:
-        with plain_errors(self.name):
+        with server.plain_errors(self.name):
             driver = self._connect(autocommit=True)
         held.sessions.enter_context(kept_from_children(driver.pgconn.socket, partial(_let_go, driver, held.key)))
-        with plain_errors(self.name):
+        with server.plain_errors(self.name):
             held.pid, held.since = _acquire(Connection(driver, "postgresql"), held.release, held.key)
 
     def _take_again(self, connection: Connection, held: _Held) -> None:
@@ -214,25 +204,23 @@ class PostgresDatabase(Database):
                 driver = self._connect()
                 break
             except psycopg.OperationalError as error:
-                waits = all(held.undrawn for held in self._held) if self._held else not self._opened and passing(error)
+                waits = not self._opened and server.passing(error)
+                if self._held:
+                    waits = all(held.undrawn for held in self._held)
                 if not waits or time.monotonic() > deadline:
                     raise
                 time.sleep(_AGAIN)
         driver.isolation_level = IsolationLevel.REPEATABLE_READ if reads else IsolationLevel.READ_COMMITTED
         driver.read_only = reads or None
-        with driver:
+        with closing(driver):  # where the block raises, the server takes back what it did
             yield Connection(driver, "postgresql")
-
-    def _set(self, connection: Connection, **settings: str) -> None:
-        each = ", ".join("set_config(?, ?, true)" for _ in settings)
-        connection.execute(f"SELECT {each}", *(text for setting in settings.items() for text in setting))
+            if driver.info.transaction_status == TransactionStatus.INERROR:  # its COMMIT would say nothing
+                raise psycopg.errors.InFailedSqlTransaction
+            driver.commit()
 
     def _inspect(self, connection: Connection) -> None:
         info = connection.driver.info
-        verified = info.get_parameters().get("sslmode") == "verify-full"
-        if not (on_this_machine(info.host.split(",")) or verified):  # a service file may name another host
-            raise unverified(self.name)
-        if connection.value("SELECT current_setting('fsync')") != "on":
+        if connection.value("SELECT pg_catalog.current_setting('fsync')") != "on":
             raise StateError(f"the ledger {self.name} could lose what it committed: turn the server's fsync on")
         self._role = connection.value("SELECT session_user::text")
         self._server = f"{info.host}:{info.port}/{info.dbname}"
@@ -241,7 +229,8 @@ class PostgresDatabase(Database):
         with self.writing() as connection:
             if _present(connection):
                 return  # another process was first
-            if not connection.value("SELECT has_database_privilege(current_database(), 'CREATE')"):
+            may = "SELECT pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
+            if not connection.value(may):
                 raise StateError(
                     f"the database of {self.name} holds no prdp ledger, and this user may not make one: check the "
                     "address, or let the database's owner make it"
@@ -252,16 +241,16 @@ class PostgresDatabase(Database):
 
 def open_server(url: str, wait: float, make: bool, fill: Fill = bool) -> PostgresDatabase:
     """Return the ledger in the database at `url`; with `make`, made and filled where absent; raises as others."""
-    database = PostgresDatabase(server_url(url), wait)
+    database = PostgresDatabase(server.server_url(url), wait)
     database.open(make, fill)
     return database
 
 
-def _shown_certificate(server: tuple[str, int]) -> bytes | None:
+def _shown_certificate(reached: tuple[str, int]) -> bytes | None:
     """Return what a server shows in a handshake of TLS that nothing follows; whether it is right, libpq checks."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(server, CONNECT_SECONDS) as plain:
+    with socket.create_connection(reached, server.CONNECT_SECONDS) as plain:
         plain.sendall(_SSL_REQUEST)
         if plain.recv(1) != b"S":
             return None
@@ -270,15 +259,16 @@ def _shown_certificate(server: tuple[str, int]) -> bytes | None:
 
 
 def _present(connection: Connection) -> bool:
-    return connection.value(f"SELECT to_regclass('{SCHEMA}.entries')") is not None
+    return connection.value(f"SELECT pg_catalog.to_regclass('{SCHEMA}.entries')") is not None
 
 
 def _acquire(connection: Connection, release: str, key: int) -> tuple[int, datetime]:
     for name, value in _KEEPING.items():
-        connection.execute("SELECT set_config(?, ?, false)", name, value)
-    if not connection.value("SELECT pg_try_advisory_lock(?::bigint)", key):
+        connection.execute("SELECT pg_catalog.set_config(?, ?, false)", name, value)
+    if not connection.value("SELECT pg_catalog.pg_try_advisory_lock(?::bigint)", key):
         raise under_way(release)
-    ((pid, since),) = connection.execute("SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
+    session = "SELECT pid, backend_start FROM pg_catalog.pg_stat_activity WHERE pid = pg_catalog.pg_backend_pid()"
+    ((pid, since),) = connection.execute(session)
     return pid, since
 
 
@@ -288,8 +278,8 @@ def _let_go(driver: psycopg.Connection[Any], key: int) -> None:
     An answer is waited for as long as for a connection: over a dead link none ever comes.
     """
     with suppress(psycopg.OperationalError):  # a session that was lost holds nothing
-        driver.pgconn.send_query(f"SELECT pg_advisory_unlock({key})".encode())
-        wait([driver.pgconn.socket], CONNECT_SECONDS)
+        driver.pgconn.send_query(f"SELECT pg_catalog.pg_advisory_unlock({key})".encode())
+        wait([driver.pgconn.socket], server.CONNECT_SECONDS)
     driver.close()
 
 

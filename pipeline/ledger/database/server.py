@@ -4,8 +4,9 @@ import ipaddress
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, quote
 
 import psycopg
@@ -23,49 +24,54 @@ _FILES = {  # libpq's option for each file that it reads → where it looks with
     "passfile": ".pgpass",
 }
 
-
 Address = Mapping[str, str]  # libpq's settings of a connection, by name
+# Who logs in, host and port, database, options.
+_FORM = re.compile(r"((?P<login>[^@/?\x00-\x20]*)@)?[^@/?\x00-\x20]*(/[^@?\x00-\x20]*)?(\?(?P<options>[^\x00-\x1f]*))?")
 
 
 def server_url(text: str) -> Address:
     """Return the address of a server, ready to connect with psycopg.
 
     Beyond this machine only a connection whose server is verified is made (sslmode=verify-full, which is also the
-    default there): who stands in between could read the ledger, or answer as one in which nothing was spent. Raises
-    PlanError, which names neither the password nor the options.
+    default there): who stands in between could read the ledger, or answer as one in which nothing was spent. A service
+    may name any server, so that one takes the same. Raises PlanError, which names neither the password nor the options.
     """
-    _, _, rest = text.partition("://")
-    try:
-        stated = conninfo_to_dict(f"postgresql://{rest}")
-        named = {name: str(value) for name, value in stated.items() if value is not None}
-        options = parse_qs(rest.partition("?")[2], keep_blank_values=True)
-    except (psycopg.ProgrammingError, ValueError):
-        named, options = {}, {}
-    if not named or not all(port.isdecimal() or not port for port in named.get("port", "").split(",")):
-        raise PlanError(
-            f"{arg('ledger')}: the address is not of the form postgresql://user@host:port/database, with libpq's "
-            "options alone"
-        )
-    if "dbname" not in named:
+    named, options = _parts(text)
+    if not named.get("dbname"):
         raise PlanError(f"{arg('ledger', shown(named))}: name the database: postgresql://user@host:port/database")
     if "password" in options:
         raise PlanError(
             f"{arg('ledger', shown(named))}: give the password by PGPASSWORD or a passfile, not as an option"
         )
-    address = {"connect_timeout": str(CONNECT_SECONDS), **named}
-    if on_this_machine(_hosts(address)):
+    address = {**named, "connect_timeout": named.get("connect_timeout") or str(CONNECT_SECONDS)}
+    if on_this_machine(_hosts(address)) and not (named.get("service") or os.environ.get("PGSERVICE")):
         return address
-    mode = address.setdefault("sslmode", _VERIFIED)  # stated here, it comes before PGSSLMODE
+    mode = address.setdefault("sslmode", _VERIFIED)  # stated here, it comes before PGSSLMODE and a service's
     if mode != _VERIFIED:
-        raise unverified(shown(address))
+        raise PlanError(
+            f"{arg('ledger', shown(address))}: beyond this machine the server must be verified: sslmode=verify-full "
+            "(with sslrootcert=FILE for a certificate authority of your own)"
+        )
     return address
 
 
-def unverified(name: str) -> PlanError:
-    """Return the error of a connection beyond this machine whose server is not verified."""
-    return PlanError(
-        f"{arg('ledger', name)}: beyond this machine the server must be verified: sslmode=verify-full "
-        "(with sslrootcert=FILE for a certificate authority of your own)"
+def _parts(text: str) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Return what libpq reads in an address, and its options by name; PlanError where a sign could be meant otherwise.
+
+    libpq takes more, but may end a password at another sign than its writer, and show the rest as a host.
+    """
+    _, _, rest = text.partition("://")
+    with suppress(psycopg.ProgrammingError, ValueError):
+        stated = conninfo_to_dict(f"postgresql://{rest}")
+        named = {name: str(value) for name, value in stated.items() if value is not None}
+        ports = named.get("port", "").split(",")
+        if (parts := _FORM.fullmatch(rest)) and all(re.fullmatch("[0-9]*", port) for port in ports):
+            options = parse_qs(parts["options"] or "", keep_blank_values=True)
+            if parts["login"] or "password" not in named or "password" in options:
+                return named, options
+    raise PlanError(
+        f"{arg('ledger')}: the address is not of the form postgresql://user@host:port/database with libpq's options; "
+        "the signs @ / ? % and blanks in it are percent-encoded"
     )
 
 
@@ -89,15 +95,18 @@ def on_this_machine(hosts: Iterable[str]) -> bool:
 
 
 def shown(address: Address) -> str:
-    """Return the address for messages: without password and options, but for the folder of a Unix socket."""
-    hosts = [quote(host, safe="/:") for host in address.get("host", "").split(",")]
-    ports = [f":{port}" if port else "" for port in address.get("port", "").split(",")]
-    sockets = [host for host in hosts if host.startswith("/")]
-    beyond = [f"[{host}]" if ":" in host else "" if host.startswith("/") else host for host in hosts]
-    places = ",".join(map("".join, zip(beyond, ports * (len(hosts) if len(ports) == 1 else 1), strict=False)))
+    """Return the address for messages, which leads to the same place: without password and all other options."""
+    hosts, ports = address.get("host", "").split(","), address.get("port", "").split(",")
+    options = {name: address[name] for name in ("hostaddr", "service") if name in address}
+    if all(re.fullmatch(r"[\w.-]*", host) or _loopback(host) is not None for host in hosts):
+        beyond = [f"[{quote(host, safe=':')}]" if ":" in host else host for host in hosts]
+        each = ports * len(hosts) if len(ports) == 1 else ports
+        places = ",".join(f"{host}:{port}" if port else host for host, port in zip(beyond, each, strict=False))
+    else:
+        options, places = {name: address[name] for name in ("host", "port") if name in address} | options, ""
     user = f"{quote(address['user'], safe='')}@" if "user" in address else ""
-    folder = f"?host={quote(sockets[0], safe='')}" if sockets else ""
-    return f"postgresql://{user}{places}/{quote(address.get('dbname', ''), safe='')}{folder}"
+    stated = "&".join(f"{name}={quote(value, safe=',')}" for name, value in options.items())
+    return f"postgresql://{user}{places}/{quote(address.get('dbname', ''), safe='')}{stated and '?'}{stated}"
 
 
 def _hosts(address: Address) -> list[str]:
@@ -108,11 +117,12 @@ def _hosts(address: Address) -> list[str]:
     return [host for text in named for host in text.split(",")]  # as libpq does: several between commas
 
 
-def _loopback(host: str) -> bool:
+def _loopback(host: str) -> bool | None:
+    """Return whether an address of the network is this machine's own; None of what is none."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return None
 
 
 # What goes wrong with a ledger's server, in plain words: no statement, parameter or password is told.
