@@ -52,7 +52,7 @@ def stopping() -> Iterator[None]:
 
 
 LEAST_ADDRESSES = 360 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
-OBJECTS = 50_000  # made between two searches for circular rubbish, which took a seventh of a short command's time
+OBJECTS = 200_000  # made between two searches for circular rubbish: more than a short command makes
 
 
 def main(words: Sequence[str] | None = None) -> int:
