@@ -52,6 +52,7 @@ def stopping() -> Iterator[None]:
 
 
 LEAST_ADDRESSES = 360 << 20  # bytes; with fewer, libraries in C end the process while they are loaded
+SPARE = bytearray(8 << 20)  # given back before an error is told, which takes memory too where there is none
 OBJECTS = 200_000  # made between two searches for circular rubbish: more than a short command makes
 
 
@@ -128,13 +129,12 @@ def _completion(words: Sequence[str]) -> str:
     return completion(parser.parse_args(words).completion)
 
 
-def _log(words: Sequence[str]) -> Log:
-    if LOG_JSON in words:
-        return json_log(words[0] if words[0] in COMMANDS else None)
-    return plain_log(quiet=QUIET in words)
+def _log(call: Sequence[str]) -> Log:
+    return json_log(call[0] if call[0] in COMMANDS else None) if LOG_JSON in call else plain_log(quiet=QUIET in call)
 
 
 def _failed(log: Log, message: str, code: int, debug: bool) -> int:
+    SPARE.clear()
     log.error(message, code, debug=debug)
     return code
 
