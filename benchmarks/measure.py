@@ -99,8 +99,8 @@ def _looking(pid: int, tree: bool) -> Iterator[list[float]]:
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # it may end while it is looked at
+    with suppress(OSError):  # it may end while it is looked at
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
             children += map(int, task.read_text().split())
     return children
 
