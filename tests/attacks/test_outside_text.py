@@ -22,7 +22,7 @@ from pipeline.ledger.store import create_ledger
 from pipeline.plan.load import load_plan
 from tests.support.ledgers import ledger_file, reservation
 from tests.support.published import drawn, publish
-from tests.support.submit import Place, submit
+from tests.support.submit import Place, released
 from tests.support.world import COUNTIES, NAICS, records, write_world
 
 # From the Unicode standard: categories Cc, Zl and Zp, the property Bidi_Control, and U+FEFF.
@@ -90,9 +90,8 @@ def test_texts_of_all_scripts_are_plain() -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("released")
-    made = Place(write_world(folder, records(50)), folder)
-    submit(made)
-    return made
+    released(write_world(folder, records(50)), folder)
+    return Place(folder / "plan.yaml", folder)
 
 
 def changed(value: Any, key: str, text: str) -> Any:

@@ -15,7 +15,7 @@ from jobs.cli import main
 from pipeline.base.errors import PrdpError
 from prdp import read_release
 from tests.support.ledgers import ledger_file
-from tests.support.submit import Place, submit
+from tests.support.submit import Place, released
 from tests.support.world import records, write_world
 
 RELEASE = "small-release"
@@ -33,9 +33,8 @@ WRONG = (b"{}", b"[]", b"no JSON", b'{"queries": [{}], "tables": [{"name": 1}], 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("released")
-    made = Place(write_world(folder, records(50)), folder)
-    submit(made)
-    return made
+    released(write_world(folder, records(50)), folder)
+    return Place(folder / "plan.yaml", folder)
 
 
 def forged(place: Place, folder: Path, change: Callable[[Path], None], name: str) -> Path:

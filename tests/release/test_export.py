@@ -12,7 +12,7 @@ from jobs.cli import main
 from pipeline.base.errors import PlanError, StateError
 from pipeline.publication.product.exports import export
 from pipeline.storage.paths import locate
-from tests.support.submit import Place, officer, submit
+from tests.support.submit import Place, officer, released, submit
 from tests.support.world import records, write_world
 
 RELEASE = "small-release"
@@ -21,9 +21,8 @@ RELEASE = "small-release"
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Place:
     folder = tmp_path_factory.mktemp("published")
-    place = Place(write_world(folder, records(100)), folder)
-    submit(place)
-    return place
+    released(write_world(folder, records(100)), folder)
+    return Place(folder / "plan.yaml", folder)
 
 
 def test_what_an_earlier_run_drew_is_told_and_what_is_not_done(published: Place, tmp_path: Path) -> None:
