@@ -5,7 +5,6 @@ travel between workers and driver; totals lie sealed in staging. So a cluster th
 and must not spill to disk: anything else is refused (docs/architecture.md, rule 4).
 """
 
-import ipaddress
 import logging
 import os
 import re
@@ -29,7 +28,7 @@ from dask.delayed import Delayed, delayed
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import MicrodataError, PlanError, PrdpError, arg, exhausted, require_package
 from pipeline.base.log import Log, share
-from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed, counted_as
+from pipeline.engines.protocol import DriverTotals, Engine, Input, Item, Result, TaskFailed, counted_as, is_loopback
 from pipeline.engines.tasks import EachTask, NoiseTask, SealedBlock, SumTask, without_values
 from pipeline.engines.totals import Layout, totals_of
 from pipeline.engines.writers import Block
@@ -145,16 +144,8 @@ class Cluster:
 
 def is_local(address: str) -> bool:
     """Whether an address, scheme://host:port and nothing else, is one of this machine alone."""
-    if address.startswith("inproc://"):
-        return True
     parsed = re.fullmatch(r"(?:[a-z]+://)?(\[[0-9a-f:]+\]|[A-Za-z0-9.-]+):[0-9]+/?", address)
-    host = parsed.group(1).strip("[]") if parsed else ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address.startswith("inproc://") or (parsed is not None and is_loopback(parsed.group(1)))
 
 
 def tls_settings() -> dict[str, str | None]:

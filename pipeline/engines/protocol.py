@@ -4,6 +4,7 @@ A release uses an engine as `pipeline.engines` opens it by name. What its worker
 by a key without a public numbering is `grouped` below, for every engine alike.
 """
 
+import ipaddress
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -89,6 +90,14 @@ class PinnedTable(Protocol):
 
 
 Input = Sequence[Chunk] | PinnedTable
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, a name or an address, is this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def counted_as(name: str, microdata: object) -> str:

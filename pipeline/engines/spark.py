@@ -22,6 +22,7 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
@@ -29,7 +30,7 @@ from pipeline.base.log import Log
 from pipeline.engines import spark_tasks
 from pipeline.engines.protocol import Destination, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
-from pipeline.engines.spark_frames import BATCH, RECORDS_AT_ONCE, CatalogTable, batches, find_table
+from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, CatalogTable, find_table, set_all, settings
 from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
@@ -39,7 +40,6 @@ from pipeline.storage.staging import Staging
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED, RecordCounts
 
-ROWS_AT_ONCE = "8"  # packed rows that a worker is sent together: some megabytes each
 TASKS_A_CORE = 4
 FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
 
@@ -64,15 +64,8 @@ class SparkEngine(Engine):
             (require_address if is_connect(master) else require_here)(master)
         self.master, self.log = master, log or Log()
         self._session: SparkSession | None = None
-        self._mine = False  # else it is the session of this process's own program
-
-    @classmethod
-    def on(cls, session: SparkSession, log: Log | None = None) -> "SparkEngine":
-        """Return an engine on a session that is open, and known to be safe; the caller ends it."""
-        engine = cls(log=log)
-        engine._session = session
-        session.conf.set(BATCH, ROWS_AT_ONCE)
-        return engine
+        self._mine = False  # else it is the session of this process's own program, to which its settings return
+        self._own_settings: Mapping[str, str] = {}
 
     def versions(self) -> Mapping[str, str]:
         return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}
@@ -86,7 +79,7 @@ class SparkEngine(Engine):
         """The session, opened on first use."""
         if self._session is None:
             self._session = self._opened()
-            self._session.conf.set(BATCH, ROWS_AT_ONCE)
+            self._own_settings = set_all(self._session, PACKED_ROWS)
         return self._session
 
     def _opened(self) -> SparkSession:
@@ -106,10 +99,12 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         """End the session that this engine opened, if any; nothing happens where its Java is gone already."""
-        if self._session is not None and self._mine:
-            with suppress(Py4JError, OSError), catch_warnings():
-                simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
+        with suppress(Py4JError, OSError), catch_warnings():
+            simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
+            if self._session is not None and self._mine:
                 self._session.stop()
+            elif self._session is not None:
+                set_all(self._session, self._own_settings)
         self._session = None
         self.__dict__.pop("driver", None)
 
@@ -126,9 +121,10 @@ class SparkEngine(Engine):
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // spark_tasks.SLICE_CELLS + 2
         files = spark_tasks.Files(layout.tables)
-        with self._batches(ROWS_AT_ONCE if isinstance(microdata, Sequence) else RECORDS_AT_ONCE):
+        with in_plain_words(), settings(self.session, {} if isinstance(microdata, Sequence) else RECORDS):
             parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), spark_tasks.PACKED)
-            added_up = self._by_index(parts, files.first[-1] + 1, spark_tasks.AddFiles(code, shared, vault))
+            add = spark_tasks.AddFiles(code, shared, vault)
+            added_up = self._by_index(parts, files.first[-1] + 1, add, spark_tasks.DONE)
             outcomes = self._outcomes(added_up, counted_as("sums", microdata), "adding up", "totals")
         require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != spark_tasks.SEALED))
         sealed = frozenset(require_once(index for index, outcome in outcomes if outcome == spark_tasks.SEALED)) - {
@@ -167,14 +163,6 @@ class SparkEngine(Engine):
             spark_tasks.SumChunks(code, shared, work), spark_tasks.PACKED
         )
 
-    @contextmanager
-    def _batches(self, rows: str) -> Iterator[None]:
-        """Have at most so many rows sent to a worker together in a block, and at most what Spark allows in bytes."""
-        with in_plain_words():
-            self.session.conf.set(BATCH, rows)
-            yield
-            self.session.conf.set(BATCH, ROWS_AT_ONCE)
-
     @property
     def _tasks(self) -> int:
         """The number of tasks that keeps the cluster busy: each costs some tens of milliseconds beside its work."""
@@ -183,7 +171,7 @@ class SparkEngine(Engine):
     def _numbers(self, numbers: int, tasks: int) -> DataFrame:
         return self.session.range(0, numbers, 1, max(1, min(numbers, tasks)))
 
-    def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: str = spark_tasks.DONE) -> DataFrame:
+    def _by_index(self, packed: DataFrame, indexes: int, task: Task, schema: StructType) -> DataFrame:
         """Run a task over packed rows, those of one index together and one after the other."""
         shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
         return shuffled.mapInArrow(task, schema)
@@ -239,5 +227,7 @@ class SealedTotals:
 def engine_on(session: Any, log: Log | None = None) -> Iterator[SparkEngine]:
     """Yield an engine on a user's session, which stays open, with its settings, when the block ends."""
     driver_of(session).require_safe()
-    with batches(session, session.conf.get(BATCH) or RECORDS_AT_ONCE):
-        yield SparkEngine.on(session, log)
+    engine = SparkEngine(log=log)
+    engine._session = session
+    with settings(session, PACKED_ROWS):
+        yield engine

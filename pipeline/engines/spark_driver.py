@@ -23,9 +23,9 @@ from pyspark.errors import PySparkException
 
 from pipeline.base.errors import PlanError, PrdpError, arg, require_package
 from pipeline.base.log import Log, share
-from pipeline.engines.protocol import TaskFailed
-from pipeline.engines.spark_session import executors, is_loopback, require_answer, require_safe
-from pipeline.engines.spark_tasks import Broadcast, Carried
+from pipeline.engines.protocol import TaskFailed, is_loopback
+from pipeline.engines.spark_session import executors, require_answer, require_safe
+from pipeline.engines.spark_tasks import Carried
 from pipeline.engines.tasks import job_error
 
 GROUP = "spark.jobGroup.id"
@@ -46,8 +46,8 @@ class Driver(Protocol):
     def require_safe(self) -> None:
         """Return if it lets nothing confidential leave its machine in the clear (`spark_session.require_safe`)."""
 
-    def shipped(self, data: bytes) -> Broadcast:
-        """Return bytes for tasks to hold, which each worker gets."""
+    def shipped(self, data: bytes) -> Any:
+        """Return what has bytes as its `value` on each worker, for tasks to hold."""
 
     def working(self, log: Log, stages: Sequence[str]) -> AbstractContextManager[None]:
         """Run this thread's jobs in a block: logged by their stages' names, ended where no executor is left."""
@@ -67,7 +67,7 @@ class OwnDriver(Driver):
         conf = self.context.getConf()
         require_safe(lambda key: conf.get(key, None))
 
-    def shipped(self, data: bytes) -> Broadcast:
+    def shipped(self, data: bytes) -> Any:
         return self.context.broadcast(data)
 
     @contextmanager

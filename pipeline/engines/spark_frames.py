@@ -8,7 +8,7 @@ Of a DataFrame each partition is written, sealed, by the worker that has it.
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,7 +46,9 @@ SNAPSHOTS = {  # format → the statement that names the present snapshot, and t
     "iceberg": ("SELECT snapshot_id FROM {table}.refs WHERE name = 'main'", "snapshot-id"),
 }
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
-RECORDS_AT_ONCE = "200000"  # that a worker is sent together
+COMPILED, INTERPRETER = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
+RECORDS = {BATCH: "200000", COMPILED: "true", INTERPRETER: "FALLBACK"}  # so many are sent to a worker together
+PACKED_ROWS = {BATCH: "8", COMPILED: "false", INTERPRETER: "NO_CODEGEN"}  # of megabytes, too few to compile code for
 PARTS = "files string, records long, hashes string"
 # A table that is made anew numbers its snapshots as the old one did.
 IDENTITY = {"delta": "SELECT id FROM (DESCRIBE DETAIL {table})"}
@@ -81,7 +83,7 @@ class CatalogTable:
     def seal(self, columns: Sequence[str], folder: Location, seal: Seal) -> list[str]:
         """Have each partition's rows written, sealed, by the worker that reads it; return the names of files."""
         task = SealRows(code_digest(), folder, seal)
-        with in_plain_words(), batches(self.session, RECORDS_AT_ONCE), driver_of(self.session).working(Log(), ()):
+        with in_plain_words(), settings(self.session, RECORDS), driver_of(self.session).working(Log(), ()):
             return [row.file for row in self.frame(columns).mapInArrow(task, "file string").collect()]
 
     def _table(self) -> DataFrame:
@@ -193,20 +195,27 @@ class SparkFrame(Frame):
         driver = driver_of(session)
         driver.require_safe()
         columns = self.frame.select(*map(_quoted, part.columns.all))
-        with in_plain_words(), batches(session, RECORDS_AT_ONCE), driver.working(Log(), ()):
+        with in_plain_words(), settings(session, RECORDS), driver.working(Log(), ()):
             rows = columns.mapInArrow(SealPartition(code_digest(), part), PARTS).collect()
         return [SealedPart(tuple(row.files.split()), Contents(row.records, int(row.hashes, 16))) for row in rows]
 
 
+def set_all(session: Any, wanted: Mapping[str, str]) -> dict[str, str]:
+    """Give a session settings; return those that it had."""
+    before = {key: session.conf.get(key) for key in wanted}
+    for key, text in wanted.items():
+        session.conf.set(key, text)
+    return before
+
+
 @contextmanager
-def batches(session: Any, records: str) -> Iterator[None]:
-    """Have at most so many records sent to a worker together in a block; the session's own setting returns then."""
-    before = session.conf.get(BATCH)
-    session.conf.set(BATCH, records)
+def settings(session: Any, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Have settings of a session for a block; its own return then."""
+    before = set_all(session, wanted)
     try:
         yield
     finally:
-        session.conf.set(BATCH, before)
+        set_all(session, before)
 
 
 def _quoted(column: str) -> str:

