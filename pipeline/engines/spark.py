@@ -30,8 +30,8 @@ from pipeline.base.log import Log
 from pipeline.engines import spark_tasks
 from pipeline.engines.protocol import Destination, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
-from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, CatalogTable, find_table, set_all, settings
-from pipeline.engines.spark_session import in_cluster_mode, open_session, require_here, submitted
+from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, CatalogTable, find_table, settings
+from pipeline.engines.spark_session import end, in_cluster_mode, open_session, require_here, submitted
 from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
 from pipeline.engines.writers import Block
@@ -64,8 +64,7 @@ class SparkEngine(Engine):
             (require_address if is_connect(master) else require_here)(master)
         self.master, self.log = master, log or Log()
         self._session: SparkSession | None = None
-        self._mine = False  # else it is the session of this process's own program, to which its settings return
-        self._own_settings: Mapping[str, str] = {}
+        self._mine = False  # else it is the session of this process's own program
 
     def versions(self) -> Mapping[str, str]:
         return {"pyspark": pyspark.__version__} | {name: version(name) for name in ("numpy", "pyarrow")}
@@ -79,7 +78,6 @@ class SparkEngine(Engine):
         """The session, opened on first use."""
         if self._session is None:
             self._session = self._opened()
-            self._own_settings = set_all(self._session, PACKED_ROWS)
         return self._session
 
     def _opened(self) -> SparkSession:
@@ -99,12 +97,10 @@ class SparkEngine(Engine):
 
     def close(self) -> None:
         """End the session that this engine opened, if any; nothing happens where its Java is gone already."""
-        with suppress(Py4JError, OSError), catch_warnings():
-            simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
-            if self._session is not None and self._mine:
-                self._session.stop()
-            elif self._session is not None:
-                set_all(self._session, self._own_settings)
+        if self._session is not None and self._mine:
+            with suppress(Py4JError, OSError), catch_warnings():
+                simplefilter("ignore", RuntimeWarning)  # of PySpark, that the Java is gone
+                end(self._session)
         self._session = None
         self.__dict__.pop("driver", None)
 
@@ -121,11 +117,11 @@ class SparkEngine(Engine):
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // spark_tasks.SLICE_CELLS + 2
         files = spark_tasks.Files(layout.tables)
-        with in_plain_words(), settings(self.session, {} if isinstance(microdata, Sequence) else RECORDS):
-            parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), spark_tasks.PACKED)
-            add = spark_tasks.AddFiles(code, shared, vault)
-            added_up = self._by_index(parts, files.first[-1] + 1, add, spark_tasks.DONE)
-            outcomes = self._outcomes(added_up, counted_as("sums", microdata), "adding up", "totals")
+        parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), spark_tasks.PACKED)
+        add = spark_tasks.AddFiles(code, shared, vault)
+        added_up = self._by_index(parts, files.first[-1] + 1, add, spark_tasks.DONE)
+        stages = counted_as("sums", microdata), "adding up", "totals"
+        outcomes = self._outcomes(added_up, *stages, sent=PACKED_ROWS if isinstance(microdata, Sequence) else RECORDS)
         require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != spark_tasks.SEALED))
         sealed = frozenset(require_once(index for index, outcome in outcomes if outcome == spark_tasks.SEALED)) - {
             spark_tasks.BROKEN
@@ -176,12 +172,12 @@ class SparkEngine(Engine):
         shuffled = packed.repartition(min(indexes, self._tasks), "index").sortWithinPartitions("index")
         return shuffled.mapInArrow(task, schema)
 
-    def _outcomes(self, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
-        return [(row["index"], row["outcome"]) for row in self._collected(frame, *stages)]
+    def _outcomes(self, *of: Any, sent: Mapping[str, str] = PACKED_ROWS) -> list[tuple[int, int]]:
+        return [(row["index"], row["outcome"]) for row in self._collected(*of, sent=sent)]
 
-    def _collected(self, frame: DataFrame, *stages: str) -> list[Row]:
+    def _collected(self, frame: DataFrame, *stages: str, sent: Mapping[str, str] = PACKED_ROWS) -> list[Row]:
         """Return the rows of a frame; `stages` are the names of the stages whose tasks are counted in the log."""
-        with in_plain_words(), self.driver.working(self.log, stages):
+        with in_plain_words(), settings(self.session, sent), self.driver.working(self.log, stages):
             return frame.collect()
 
 
@@ -195,10 +191,7 @@ def require_once(indexes: Iterable[int]) -> list[int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SealedTotals:
-    """The totals in sealed files of a private folder that all workers reach.
-
-    A file of a table that no record reaches has no sealed one.
-    """
+    """The totals, in sealed files of a private folder that all workers reach; a file without records has none."""
 
     engine: SparkEngine
     files: spark_tasks.Files
@@ -229,5 +222,4 @@ def engine_on(session: Any, log: Log | None = None) -> Iterator[SparkEngine]:
     driver_of(session).require_safe()
     engine = SparkEngine(log=log)
     engine._session = session
-    with settings(session, PACKED_ROWS):
-        yield engine
+    yield engine

@@ -47,7 +47,7 @@ SNAPSHOTS = {  # format → the statement that names the present snapshot, and t
 }
 BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 COMPILED, INTERPRETER = "spark.sql.codegen.wholeStage", "spark.sql.codegen.factoryMode"
-RECORDS = {BATCH: "200000", COMPILED: "true", INTERPRETER: "FALLBACK"}  # so many are sent to a worker together
+RECORDS = {BATCH: "200000"}  # so many are sent to a worker together
 PACKED_ROWS = {BATCH: "8", COMPILED: "false", INTERPRETER: "NO_CODEGEN"}  # of megabytes, too few to compile code for
 PARTS = "files string, records long, hashes string"
 # A table that is made anew numbers its snapshots as the old one did.
@@ -200,22 +200,17 @@ class SparkFrame(Frame):
         return [SealedPart(tuple(row.files.split()), Contents(row.records, int(row.hashes, 16))) for row in rows]
 
 
-def set_all(session: Any, wanted: Mapping[str, str]) -> dict[str, str]:
-    """Give a session settings; return those that it had."""
-    before = {key: session.conf.get(key) for key in wanted}
-    for key, text in wanted.items():
-        session.conf.set(key, text)
-    return before
-
-
 @contextmanager
 def settings(session: Any, wanted: Mapping[str, str]) -> Iterator[None]:
     """Have settings of a session for a block; its own return then."""
-    before = set_all(session, wanted)
+    before = {key: session.conf.get(key) for key in wanted}
     try:
+        for key, text in wanted.items():
+            session.conf.set(key, text)
         yield
     finally:
-        set_all(session, before)
+        for key, text in before.items():
+            session.conf.set(key, text)
 
 
 def _quoted(column: str) -> str:

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, accumulators
@@ -96,9 +96,8 @@ def _wrapped(java: Path, folder: Path) -> Path:
     return home
 
 
-# Starting Spark runs much code a few times, and moving packed rows little: compiled lightly, and cleared by one thread,
-# it takes two thirds of Java's time. A session whose Java scans tables is one of spark-submit, with options of its own.
-JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+# Starting Spark runs much code a few times, and moving packed rows little: compiled lightly, Java takes a third less.
+JAVA_OPTIONS = "-XX:+IgnoreUnrecognizedVMOptions -XX:TieredStopAtLevel=1"
 LOCAL = re.compile(r"local(\[.*\])?")
 STANDALONE = re.compile(r"spark://(\[[0-9a-fA-F:]+\]|[^:/,]+):([0-9]+)")
 ANSWER_SECONDS = 10
@@ -107,6 +106,7 @@ JAVA_SECONDS = 20  # to end
 CONFIGURATIONS = "start it by spark-submit with a configuration as those in conf/spark/"
 TRACEBACKS = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 EMBEDDED = {
+    "spark.app.name": "prdp release",
     "spark.driver.host": "127.0.0.1",  # no other machine can reach the driver, or be an executor
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.io.encryption.enabled": "true",
@@ -114,8 +114,9 @@ EMBEDDED = {
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
     TRACEBACKS: "false",  # else workers are others than those that were started before the session
-    "spark.sql.extensions.test.loadFromCp": "false",  # functions of machine learning: half of a session's start
 }
+# PySpark's own jars extend a session by functions of machine learning alone, which are half of its start.
+NO_EXTENSIONS = {"spark.sql.extensions.test.loadFromCp": "false"}
 OF_ONE_PROCESS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}  # Spark makes the secret
 QUIET = """status = off
 rootLogger.level = off
@@ -202,8 +203,6 @@ def _remove(folder: Path) -> None:
     """Remove a private folder once Java, which goes on writing to it, has ended: it does so when its input closes."""
     java = getattr(SparkContext._gateway, "proc", None)
     if java is not None:
-        if SparkContext._active_spark_context is None:
-            java.kill()  # nothing is left to bring to an end, and all its files are in the folder
         with suppress(OSError):
             java.stdin.close()
         try:
@@ -232,17 +231,27 @@ def open_session(master: str | None) -> SparkSession:
         "spark.master": master,
         "spark.local.dir": str(folder / "spill"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} {shlex.quote(f'-Djava.io.tmpdir={folder}')} "
-        f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
+        "spark.driver.extraJavaOptions": f"{JAVA_OPTIONS} -Dlog4j2.configurationFile={log_settings.as_uri()}",
     }
     if LOCAL.fullmatch(master):
         settings |= OF_ONE_PROCESS
+    if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():  # else another Spark, or one with more of them
+        settings |= NO_EXTENSIONS
     java = str(java_home(os.environ, folder))
     with _environment(
         {"JAVA_HOME": java, "SPARK_LOCAL_IP": "127.0.0.1"},
         {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
     ):
         return _opened(settings)
+
+
+def end(session: Any) -> None:
+    """End a session without the second that PySpark may wait for accumulators, which no task has."""
+    context: Any = getattr(session, "_sc", None)  # none by Spark Connect
+    if accumulators := getattr(context, "_accumulatorServer", None):
+        context._accumulatorServer = None
+        threading.Thread(target=accumulators.shutdown, daemon=True).start()
+    session.stop()
 
 
 def require_executor(session: SparkSession) -> None:
@@ -276,23 +285,27 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 def _opened(settings: Mapping[str, str]) -> SparkSession:
     _silence_py4j()
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # a later session of this process has what its Java was started with
+    of_java = [(key, text) for key, text in settings.items() if key.startswith(("spark.driver.", "spark.master"))]
     failure = ""
     try:
         with _unheard(), _uninterrupted():
-            SparkContext._ensure_initialized(conf=conf)  # the JVM, and with it the user's own configuration
+            SparkContext._ensure_initialized(
+                conf=SparkConf(loadDefaults=False).setAll(of_java)
+            )  # the JVM, and with it the user's own configuration
         wanted = SparkConf().setAll(list(settings.items()))
         require_safe(lambda key: wanted.get(key, None))
         require_secret(lambda key: wanted.get(key, None), os.environ)
-        context = SparkContext.getOrCreate(wanted.setAppName("prdp release"))
+        earlier = SparkContext._active_spark_context
+        context = SparkContext.getOrCreate(wanted)
         actual = context.getConf()  # maybe of a session that this process had before
         master = actual.get("spark.master") or ""
         require_safe(lambda key: actual.get(key, None))
         if master != wanted.get("spark.master"):
             raise PrdpError(f"this process has a Spark session at {master} already; end it first")
-        if LOCAL.fullmatch(master) and actual.get(TRACEBACKS, "") == "false":
+        if earlier is None and LOCAL.fullmatch(master) and actual.get(TRACEBACKS, "") == "false":
             _start_workers(context)
-        session = SparkSession.builder.config(conf=wanted).getOrCreate()
+        session = SparkSession.builder.getOrCreate()  # an earlier one keeps its own settings
         grows = actual.get("spark.dynamicAllocation.enabled", "false") == "true"  # it may begin without executors
         if STANDALONE.fullmatch(master) and not grows:
             require_executor(session)

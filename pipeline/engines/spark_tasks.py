@@ -35,9 +35,8 @@ from udfs.records.sums import CELL, HIGH, ExactSums, Frame, RecordCounts, broken
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
-# Types, not their names: Java would first make its reader of SQL to read these.
 PACKED = StructType().add("index", LongType()).add("packed", BinaryType())  # a slice or file, and numbers of it
-DONE = StructType().add("index", LongType()).add("outcome", LongType())
+DONE = StructType().add("index", LongType()).add("outcome", LongType())  # of names Java would make a reader of SQL
 SEALED = 0  # the outcome for what is sealed; for a broken rule its cell, below 0; for a written file its rows
 
 

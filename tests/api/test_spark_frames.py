@@ -8,7 +8,7 @@ from pyspark.sql.functions import col, lit, raise_error
 
 import prdp
 from pipeline.engines.spark import SparkEngine
-from pipeline.engines.spark_frames import RECORDS, set_all
+from pipeline.engines.spark_frames import PACKED_ROWS
 from tests.support.frames import know_the_key, tables
 from tests.support.ledgers import ledger_file
 from tests.support.spark import PYSPARKS_OWN
@@ -29,7 +29,7 @@ def test_a_spark_frame_is_released_and_leaves_its_session_as_it_was(
         plan.release(table, ledger=ledger_file(tmp_path / "other" / "ledger"), out=tmp_path / "a", workers=1)
     )
     session = spark.session
-    before = set_all(session, RECORDS)
+    before = {key: session.conf.get(key) for key in PACKED_ROWS}
     frame = session.createDataFrame(table.to_pandas()).repartition(3)
 
     floats = frame.withColumn("employment", col("employment").cast("double"))
@@ -42,7 +42,7 @@ def test_a_spark_frame_is_released_and_leaves_its_session_as_it_was(
     assert ledger.show().empty
 
     assert tables(plan.release(frame, ledger=ledger, out=tmp_path / "b")) == expected
-    assert set_all(session, before) == RECORDS
+    assert {key: session.conf.get(key) for key in PACKED_ROWS} == before != PACKED_ROWS
     assert session.range(3).count() == 3
     assert list((tmp_path / "state").glob("**/frame-*")) == []
     by_contents = [e["facts"]["source"] for e in ledger.entries(confidential=True) if e["event"] == "reserved"]

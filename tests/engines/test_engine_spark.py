@@ -18,8 +18,8 @@ from pipeline.engines import spark as spark_module
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.protocol import Destination, TaskFailed
 from pipeline.engines.spark import SealedTotals, SparkEngine, require_once
-from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, set_all
-from pipeline.engines.spark_session import JAVA_OPTIONS, private_folder
+from pipeline.engines.spark_frames import BATCH, COMPILED, settings
+from pipeline.engines.spark_session import JAVA_OPTIONS, TRACEBACKS, private_folder
 from pipeline.engines.spark_tasks import AddFiles, SumChunks
 from pipeline.engines.totals import Layout, layout_of
 from pipeline.microdata.source import Chunk, Piece, chunks, find
@@ -129,13 +129,13 @@ def test_a_session_at_another_master_is_not_taken_for_ours(spark: SparkEngine) -
     assert spark.session.range(3).count() == 3
 
 
-def test_a_program_s_own_session_has_its_settings_again(spark: SparkEngine) -> None:
-    before = set_all(spark.session, RECORDS)
-    engine = SparkEngine("local[2]")
-    assert {key: engine.session.conf.get(key) for key in PACKED_ROWS} == PACKED_ROWS
-    engine.close()
-    assert set_all(spark.session, before) == RECORDS
-    assert before == PACKED_ROWS
+def test_a_program_s_own_session_keeps_its_settings(spark: SparkEngine) -> None:
+    own = {BATCH: "777", COMPILED: "true"}
+    with settings(spark.session, own):
+        assert SparkEngine("local[2]").each(abs, [-1]) == [1]
+        assert {key: spark.session.conf.get(key) for key in own} == own
+    with settings(spark.session, {TRACEBACKS: "true"}):
+        assert SparkEngine("local[2]").session.conf.get(TRACEBACKS) == "true"
 
 
 def test_tasks_run_in_workers_that_were_started_before_the_session(spark: SparkEngine) -> None:
@@ -218,8 +218,8 @@ def test_a_release_whose_every_frame_is_evaluated_twice(
     """Same bytes, and no shuffle but by index: a row's index is the same whenever it is computed."""
     evaluate, seen, by = SparkEngine._outcomes, [0], set()
 
-    def twice(engine: SparkEngine, frame: DataFrame, *stages: str) -> list[tuple[int, int]]:
-        first, again = evaluate(engine, frame, *stages), evaluate(engine, frame, *stages)
+    def twice(engine: SparkEngine, frame: DataFrame, *stages: str, **sent: dict[str, str]) -> list[tuple[int, int]]:
+        first, again = evaluate(engine, frame, *stages, **sent), evaluate(engine, frame, *stages, **sent)
         assert sorted(first) == sorted(again)
         seen[0] += len(again)
         by.update(shuffles(frame))
