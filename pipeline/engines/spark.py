@@ -20,9 +20,9 @@ from warnings import catch_warnings, simplefilter
 import pyarrow as pa
 import pyspark
 from py4j.protocol import Py4JError
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pipeline.base.canonical import code_digest
 from pipeline.base.errors import PlanError, arg
@@ -31,7 +31,7 @@ from pipeline.engines import spark_tasks
 from pipeline.engines.protocol import Destination, Engine, Input, Item, Result, TaskFailed, counted_as
 from pipeline.engines.spark_driver import Driver, connected, driver_of, in_plain_words, is_connect, require_address
 from pipeline.engines.spark_frames import PACKED_ROWS, RECORDS, CatalogTable, find_table, settings
-from pipeline.engines.spark_session import end, in_cluster_mode, open_session, require_here, submitted
+from pipeline.engines.spark_session import Get, end, open_session, require_here, submitted
 from pipeline.engines.tasks import EachTask, Guarded
 from pipeline.engines.totals import Layout, require_unbroken
 from pipeline.engines.writers import Block
@@ -40,6 +40,8 @@ from pipeline.storage.staging import Staging
 from udfs.noise.keystream import SecretKey
 from udfs.records.sums import UNCOUNTED, RecordCounts
 
+PACKED = StructType().add("index", LongType()).add("packed", BinaryType())  # a slice or file, and numbers of it
+DONE = StructType().add("index", LongType()).add("outcome", LongType())  # of names Java would make a reader of SQL
 TASKS_A_CORE = 4
 FEWEST_TASKS = 64  # chunks are joined down to these, or to TASKS_A_CORE times the cores if that is more
 
@@ -117,9 +119,9 @@ class SparkEngine(Engine):
         summed = self._summed(microdata, layout, code, shared)
         slices_at_most = layout.spec.offsets[-1] // spark_tasks.SLICE_CELLS + 2
         files = spark_tasks.Files(layout.tables)
-        parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), spark_tasks.PACKED)
+        parts = self._by_index(summed, slices_at_most, spark_tasks.AddSlices(code, shared), PACKED)
         add = spark_tasks.AddFiles(code, shared, vault)
-        added_up = self._by_index(parts, files.first[-1] + 1, add, spark_tasks.DONE)
+        added_up = self._by_index(parts, files.first[-1] + 1, add, DONE)
         stages = counted_as("sums", microdata), "adding up", "totals"
         outcomes = self._outcomes(added_up, *stages, sent=PACKED_ROWS if isinstance(microdata, Sequence) else RECORDS)
         require_unbroken(layout, (outcome for _, outcome in outcomes if outcome != spark_tasks.SEALED))
@@ -131,7 +133,7 @@ class SparkEngine(Engine):
     def each(self, task: Callable[[Item], Result], items: Sequence[Item], counted: str = "") -> list[Result]:
         code = code_digest()
         frame = self._numbers(len(items), len(items)).mapInPandas(
-            spark_tasks.EachItem(code, EachTask(task, code), items), spark_tasks.PACKED
+            spark_tasks.EachItem(code, EachTask(task, code), items), PACKED
         )
         results = {row["index"]: pickle.loads(row["packed"]) for row in self._collected(frame, counted)}
         if len(results) != len(items):
@@ -140,7 +142,7 @@ class SparkEngine(Engine):
 
     def stage(self, files: int, cells: int, task: spark_tasks.StageFiles) -> None:
         """Have all `files` of some tables written, which hold `cells` cells together."""
-        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, spark_tasks.DONE), "noise")
+        written = self._outcomes(self._numbers(files, self._tasks).mapInPandas(task, DONE), "noise")
         if len(require_once(number for number, _ in written)) != files or sum(rows for _, rows in written) != cells:
             raise TaskFailed("Spark left out a file of a table, or a part of one; see its own logs")
 
@@ -148,16 +150,14 @@ class SparkEngine(Engine):
         if isinstance(microdata, CatalogTable):
             records = microdata.frame(layout.spec.columns)
             return records.coalesce(max(FEWEST_TASKS, self._tasks)).mapInArrow(
-                spark_tasks.SumRecords(code, shared), spark_tasks.PACKED
+                spark_tasks.SumRecords(code, shared), PACKED
             )
         if not isinstance(microdata, Sequence):
             raise TypeError("a table of another engine")
         # Joined to as many tasks as keep the cluster busy: each sends its sums only once.
         tasks = min(max(FEWEST_TASKS, self._tasks), len(microdata))
         work = [sum(microdata[i::tasks], ()) for i in range(tasks)]
-        return self._numbers(len(work), len(work)).mapInArrow(
-            spark_tasks.SumChunks(code, shared, work), spark_tasks.PACKED
-        )
+        return self._numbers(len(work), len(work)).mapInArrow(spark_tasks.SumChunks(code, shared, work), PACKED)
 
     @property
     def _tasks(self) -> int:
@@ -179,6 +179,20 @@ class SparkEngine(Engine):
         """Return the rows of a frame; `stages` are the names of the stages whose tasks are counted in the log."""
         with in_plain_words(), settings(self.session, sent), self.driver.working(self.log, stages):
             return frame.collect()
+
+
+def in_cluster_mode() -> bool:
+    """Whether spark-submit has this driver run on a machine of the cluster's choosing."""
+    if not submitted():
+        return False
+    SparkContext._ensure_initialized()
+    conf = SparkConf()
+    return chosen_by_cluster(lambda key: conf.get(key, None))
+
+
+def chosen_by_cluster(get: Get) -> bool:
+    """Whether a configuration is one of cluster mode; on Kubernetes the driver's own says client mode."""
+    return get("spark.submit.deployMode") == "cluster" or get("spark.kubernetes.submitInDriver") == "true"
 
 
 def require_once(indexes: Iterable[int]) -> list[int]:

@@ -117,6 +117,7 @@ EMBEDDED = {
 }
 # PySpark's own jars extend a session by functions of machine learning alone, which are half of its start.
 NO_EXTENSIONS = {"spark.sql.extensions.test.loadFromCp": "false"}
+MORE_JARS = {"SPARK_HOME", "SPARK_CONF_DIR", "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS"}  # that may extend it too
 OF_ONE_PROCESS = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}  # Spark makes the secret
 QUIET = """status = off
 rootLogger.level = off
@@ -235,7 +236,7 @@ def open_session(master: str | None) -> SparkSession:
     }
     if LOCAL.fullmatch(master):
         settings |= OF_ONE_PROCESS
-    if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():  # else another Spark, or one with more of them
+    if not os.environ.keys() & MORE_JARS:
         settings |= NO_EXTENSIONS
     java = str(java_home(os.environ, folder))
     with _environment(
@@ -377,23 +378,6 @@ def _environment(fixed: Mapping[str, str], defaults: Mapping[str, str]) -> Itera
                 del os.environ[name]
             else:
                 os.environ[name] = text
-
-
-# What spark-submit makes of a driver: where it runs, and where its standard error goes.
-
-
-def in_cluster_mode() -> bool:
-    """Whether spark-submit has this driver run on a machine of the cluster's choosing."""
-    if not submitted():
-        return False
-    SparkContext._ensure_initialized()
-    conf = SparkConf()
-    return chosen_by_cluster(lambda key: conf.get(key, None))
-
-
-def chosen_by_cluster(get: Get) -> bool:
-    """Whether a configuration is one of cluster mode; on Kubernetes the driver's own says client mode."""
-    return get("spark.submit.deployMode") == "cluster" or get("spark.kubernetes.submitInDriver") == "true"
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, LongType, StructType
 
 from pipeline.engines.protocol import Destination
 from pipeline.engines.tasks import Guarded, NoiseTask, SumTask
@@ -35,8 +34,6 @@ from udfs.records.sums import CELL, HIGH, ExactSums, Frame, RecordCounts, broken
 
 SLICE_CELLS = 1 << 16
 BROKEN = -1  # the index of the slice of cells that stand for broken rules, and for the counts of records
-PACKED = StructType().add("index", LongType()).add("packed", BinaryType())  # a slice or file, and numbers of it
-DONE = StructType().add("index", LongType()).add("outcome", LongType())  # of names Java would make a reader of SQL
 SEALED = 0  # the outcome for what is sealed; for a broken rule its cell, below 0; for a written file its rows
 
 

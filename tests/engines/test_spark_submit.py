@@ -12,7 +12,8 @@ from threading import Thread
 
 import pytest
 
-from pipeline.engines.spark_session import chosen_by_cluster, java_home
+from pipeline.engines.spark import chosen_by_cluster
+from pipeline.engines.spark_session import java_home
 from pipeline.ledger.database.address import in_a_file
 from tests.support.hosts import Host, network
 from tests.support.ledgers import is_bare, ledger_file
