@@ -287,13 +287,12 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 def _opened(settings: Mapping[str, str]) -> SparkSession:
     _silence_py4j()
     # a later session of this process has what its Java was started with
-    of_java = [(key, text) for key, text in settings.items() if key.startswith(("spark.driver.", "spark.master"))]
+    needed = [(key, text) for key, text in settings.items() if key.startswith(("spark.driver.", "spark.master"))]
+    of_java = SparkConf(loadDefaults=False).setAll(needed)
     failure = ""
     try:
         with _unheard(), _uninterrupted():
-            SparkContext._ensure_initialized(
-                conf=SparkConf(loadDefaults=False).setAll(of_java)
-            )  # the JVM, and with it the user's own configuration
+            SparkContext._ensure_initialized(conf=of_java)  # the JVM, and with it the user's own configuration
         wanted = SparkConf().setAll(list(settings.items()))
         require_safe(lambda key: wanted.get(key, None))
         require_secret(lambda key: wanted.get(key, None), os.environ)
