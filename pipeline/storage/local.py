@@ -153,7 +153,7 @@ class LocalPath(Location):
             LocalPath(nearest).try_writing()
 
     def copy_from(self, source: Location, digest: FileDigest) -> bool:
-        """Write the file under another name first: it appears complete, synced and compared."""
+        """Write a new file, whose times tell nothing of the source's, under another name: it appears complete."""
         make_folder(self.path.parent, 0o755)
         aside = partial(self.path)
         with os.fdopen(_new_file(aside, 0o644), "wb") as writer:
