@@ -63,11 +63,15 @@ class Block:
     def released(self, key: SecretKey) -> pa.Table:
         """Return the block's published rows under `key`: its keys as text, then VALUES; the same at every call."""
         released = self.values(key)
-        columns = {
-            level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
-            for level, (codes, indices) in self.keys.items()
-        }
-        return pa.table(columns | {name: pa.array(getattr(released, name)) for name in VALUES})
+        return pa.table(in_text(self.keys) | {name: pa.array(getattr(released, name)) for name in VALUES})
+
+
+def in_text(keys: Mapping[str, KeyColumn]) -> dict[str, pa.Array]:
+    """Return columns of keys as text."""
+    return {
+        level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
+        for level, (codes, indices) in keys.items()
+    }
 
 
 def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
@@ -76,15 +80,14 @@ def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
         yield f"part-{part:05d}.parquet", first, min(first + FILE_CELLS, cells)
 
 
-def rehearse_queries(plan: Plan) -> None:
-    """Build every mechanism's table here, and release one cell that is thrown away.
+def rehearse_all(plan: Plan, test: Mechanism) -> None:
+    """Build every mechanism's table here, the test's too, and release one cell that is thrown away.
 
     Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
     draw is recorded.
     """
-    for query in plan.queries:
-        for mechanism in query.mechanisms:
-            rehearse(mechanism, plan.interval)
+    for mechanism in (test, *(each for query in plan.queries for each in query.mechanisms)):
+        rehearse(mechanism, plan.interval)
 
 
 # Formats of tables: one class each. A new format is one class here and one line of FORMATS.
@@ -161,17 +164,17 @@ class Parquet(Writer):
         statistics. None where no file has a row.
         """
         files = self._present(tables, query)
-        keys = [name for name in self.schema(tables, query).names if name not in VALUES] if files else []
+        schema = self.schema(tables, query) if files else pa.schema([])
+        keys = [name for name in schema.names if name not in VALUES]
         order = [("value", "descending"), *((key, "ascending") for key in keys)]
         best: pa.Table | None = None
         for maximum, number, group in sorted(self._maxima(files), key=lambda group: -group[0]):
             if best is not None and len(best) == most and best["value"][-1].as_py() > maximum:
                 break
-            with files[number].open() as raw, pq.ParquetFile(raw) as parquet:
+            with files[number].open() as raw, pq.ParquetFile(raw, read_dictionary=keys) as parquet:
                 rows = parquet.read_row_group(group)
-            first = np.argsort(-rows["value"].to_numpy(), kind="stable")[:most]
-            best = pa.concat_tables([rows.take(first), *([] if best is None else [best])])
-            best = best.sort_by(order).slice(0, most)
+            some = rows.take(np.argsort(-rows["value"].to_numpy(), kind="stable")[:most]).cast(schema)
+            best = pa.concat_tables([some, *([] if best is None else [best])]).sort_by(order).slice(0, most)
         return best
 
     @staticmethod
@@ -238,7 +241,7 @@ def sweep(folder: Location, names: set[str]) -> None:
 # Files of products and reconciled tables: written piece by piece as Parquet and CSV, hashed while written.
 
 PIECE = 1 << 18  # rows of a piece
-LEVEL = 3  # of compression in archives: usual ones, of level 6, are a seventh smaller and take three times as long
+LEVEL = 2  # of compression in archives: usual ones, of level 6, are a fifth smaller and take five times as long
 
 
 class Hashed(io.FileIO):
@@ -261,65 +264,37 @@ class Hashed(io.FileIO):
         return {"path": path.relative_to(home).as_posix(), "bytes": size, "sha256": self.sha256.hexdigest()}
 
 
-class Written:
-    """A table that is being written to several files."""
+class Written(ExitStack):
+    """A table that is written in a block to all of some paths: as Parquet where they end with .parquet, else as CSV.
 
-    def __init__(self, paths: list[Path], notes: Mapping[str, str], *, zipped: bool = False) -> None:
-        self._paths = paths
+    `notes`: what Parquet files say of the table in their footer. `zipped`: each CSV file is the one member of an
+    archive beside its path, with the ending .zip.
+    """
+
+    def __init__(self, *paths: Path, notes: Mapping[str, str] = MappingProxyType({}), zipped: bool = False) -> None:
+        super().__init__()
+        for path in paths:
+            path.parent.mkdir(exist_ok=True)
+        self._paths, self._notes, self._writers = paths, dict(notes), list[Any]()
         self._zipped = [zipped and path.suffix != ".parquet" for path in paths]
-        self.files = [
-            Hashed(path.with_suffix(".zip") if packed else path)
-            for path, packed in zip(paths, self._zipped, strict=True)
-        ]
-        self._notes = dict(notes)
-        self._writers: list[Any] = []
-        self._open = ExitStack()
-        self.rows = 0
+        names = (path.with_suffix(".zip") if packed else path for path, packed in zip(paths, self._zipped, strict=True))
+        self.files = [self.enter_context(Hashed(name)) for name in names]
 
     def write(self, table: pa.Table) -> None:
         """Write the next rows; the first ones fix names and types."""
         if not self._writers:
             for file, path, packed in zip(self.files, self._paths, self._zipped, strict=True):
-                into = self._open.enter_context(_packed(file, path.name)) if packed else file
-                self._writers.append(self._open.enter_context(_writer(into, path, table.schema, self._notes)))
+                into = self.enter_context(_packed(file, path.name)) if packed else file
+                self._writers.append(self.enter_context(_writer(into, path, table.schema, self._notes)))
         for writer in self._writers:
             writer.write(table)
-        self.rows += len(table)
-
-    def close(self) -> None:
-        """End the files."""
-        self._open.close()
-        for file in self.files:
-            file.close()
-
-
-@contextmanager
-def written(*paths: Path, notes: Mapping[str, str] = MappingProxyType({}), zipped: bool = False) -> Iterator[Written]:
-    """Yield what writes the same table to all paths: those that end with .parquet as Parquet, others as CSV.
-
-    `notes`: what Parquet files say of the table in their footer. `zipped`: each CSV file is the one member of an
-    archive beside its path, with the ending .zip.
-    """
-    for path in paths:
-        path.parent.mkdir(exist_ok=True)
-    table = Written(list(paths), notes, zipped=zipped)
-    try:
-        yield table
-    finally:
-        table.close()
 
 
 def key_pieces(cells: QueryCells) -> Iterator[tuple[slice, dict[str, pa.Array]]]:
     """Yield the keys of a table's cells as text, piece by piece, at least one, and which cells these are."""
     for start in range(0, max(cells.size, 1), PIECE):
         stop = min(start + PIECE, cells.size)
-        yield (
-            slice(start, stop),
-            {
-                level: pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(codes, pa.string())).cast(pa.string())
-                for level, (codes, indices) in cells.keys(start, stop).items()
-            },
-        )
+        yield slice(start, stop), in_text(cells.keys(start, stop))
 
 
 class _Forward:
@@ -344,8 +319,16 @@ def _writer(file: Any, path: Path, schema: pa.Schema, notes: dict[str, str]) -> 
         texts = [field.name for field in schema if field.type == pa.string() or pa.types.is_dictionary(field.type)]
         # Rows are in the order of the first key: a piece has nearly all codes of the others, whose ends tell nothing.
         with_ends = [name for name in schema.names if name not in texts[1:]]
+        # Whole numbers as differences are smaller, and need far less compression.
+        encodings = {field.name: "DELTA_BINARY_PACKED" for field in schema if pa.types.is_integer(field.type)}
         writer = pq.ParquetWriter(
-            file, schema, compression="zstd", use_dictionary=texts, store_schema=False, write_statistics=with_ends
+            file,
+            schema,
+            compression="zstd",
+            use_dictionary=texts,
+            column_encoding=encodings,
+            store_schema=False,
+            write_statistics=with_ends,
         )
         if notes:
             writer.add_key_value_metadata(notes)

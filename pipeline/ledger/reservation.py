@@ -1,10 +1,13 @@
 """What a release reserves before any record is read, the bounds certified with it, and their form in the ledger."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from importlib.metadata import version
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,6 +98,8 @@ class Reservation:
 
     def facts(self, stated: Sequence[Limit] = ()) -> dict[str, Any]:
         """Return the reservation as the ledger keeps it, with bounds also at the references of the limits `stated`."""
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # curves take long, most of it without Python's lock
+            list(pool.map(attrgetter("loss_curve"), {query.mechanism for query in self.policy.queries}))
         test = None if self.test is None else self.test.to_json()
         known = {"staging": self.staging, "left_out_test": test, "synthetic": self.synthetic}
         return {name: value for name, value in known.items() if value is not None} | {

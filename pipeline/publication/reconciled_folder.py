@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipeline.base.canonical import code_digest, readable_json
 from pipeline.base.errors import StateError, arg
 from pipeline.base.log import share, telling
-from pipeline.engines.writers import FORMATS, Hashed, key_pieces, written
+from pipeline.engines.writers import FORMATS, Hashed, Written, key_pieces
 from pipeline.plan.domain.cells import Base, Int64s, QueryCells, RollUp, cheapest
 from pipeline.plan.structure import Structure, TableFacts
 from pipeline.publication.description import CODES, MADE_LATER, MEANINGS, PACKAGE, file_notes
@@ -208,7 +208,7 @@ def _write(home: Path, table: ReleasedTable, atoms: Atoms, columns: Columns, *, 
     path = home / "tables" / f"{safe_name('query', table.name)}.parquet"
     reader = None if table.released is None else table.released.reader()
     columns_of = [name for name in COLUMNS if reader is not None or name != PUBLISHED]
-    with written(path, *([path.with_suffix(".csv")] if csv else []), notes=columns.notes) as made:
+    with Written(path, *([path.with_suffix(".csv")] if csv else []), notes=columns.notes) as made:
         for piece, keys in key_pieces(cells):
             value, variance = values[piece], variances[piece]
             reach = columns.spread.half_width(variance, 0 if parts is None else parts[piece])

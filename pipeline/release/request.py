@@ -170,13 +170,13 @@ def left_out_test(job: Job) -> LeftOutTest:
     return reserved or left_out_test_of(job.plan, job.site_share)
 
 
-def require_few_left_out(job: Job, microdata: Pinned, totals: Totals) -> None:
-    """Test once for records left out, and record what was drawn before anybody sees it.
+def require_few_left_out(job: Job, test: LeftOutTest, microdata: Pinned, totals: Totals) -> None:
+    """Test once for records left out, as reserved, and record what was drawn before anybody sees it.
 
     A test of the same plan and input stands: killed after it was recorded, a run goes on from what it said. Where the
     input has changed since, another test is drawn, and charged.
     """
-    state, test = state_of(job), left_out_test(job)
+    state = state_of(job)
     tested = state.tested(state.digest, test, microdata.digest)
     if tested is None:
         kept, left_out = test.draw(totals.records.kept, totals.records.left_out, job.new_test_key())

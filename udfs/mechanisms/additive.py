@@ -135,9 +135,11 @@ class AdditiveMechanism(Mechanism):
     def tabled(self) -> bool:
         return self.tight
 
-    @cached_property
+    @property
     def loss_curve(self) -> curve.TightCurve | None:
-        return curve.tight_curve(self.log_weights, self.fineness) if self.tabled else None
+        if self.tabled and self._known_curve is None:  # cached_property would compute one at a time in Python 3.11
+            vars(self)["loss_curve"] = curve.tight_curve(self.log_weights, self.fineness)
+        return self._known_curve
 
     @property
     def _known_curve(self) -> curve.TightCurve | None:

@@ -364,7 +364,7 @@ class Mechanism(ABC):
         if not self.tabled:
             raise TypeError(f"{self.kind}: its policy is a formula and takes no curve")
         same = copy.copy(self)
-        object.__setattr__(same, "loss_curve", stored)
+        vars(same)["loss_curve"] = stored
         return same
 
 

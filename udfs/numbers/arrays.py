@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import zip_longest
 
 import numpy as np
@@ -49,6 +50,11 @@ class Wide:
     def summed(self, add: Callable[[Int64s], Int64s]) -> "Wide":
         """Return the sums of these numbers that `add`, which adds up fewer than 2³¹ for each sum, makes of int64s."""
         return Wide.of_limbs(*map(add, self.limbs()))
+
+    @cached_property
+    def largest_low(self) -> int:
+        """The largest magnitude of `low`."""
+        return max(int(self.low.max(initial=0)), -int(self.low.min(initial=0)))
 
     def __add__(self, other: "Wide") -> "Wide":
         pairs = zip_longest(self.limbs(), other.limbs(), fillvalue=np.zeros_like(self.low))

@@ -125,8 +125,11 @@ class QueryCells:
 
     def positions_of(self, numbers: Int64s) -> list[Int64s]:
         """Return the positions on all axes of product numbers."""
-        widths = zip(self.shape, self.strides, strict=True)
-        return [numbers // max(stride, 1) % max(width, 1) for width, stride in widths]
+        rest, positions = numbers, []
+        for stride in self.strides:
+            positions.append(rest // max(stride, 1))
+            rest = rest - positions[-1] * stride  # several times as fast as the remainder of a division
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +281,7 @@ def roll_up_totals(totals: Wide, base: Base, query: QueryCells) -> Int64s:
     if not query.size:
         return np.zeros(0, dtype=np.int64)
     fold = roll_up.fold()
-    if totals.high is None and max(int(totals.low.max()), -int(totals.low.min())) * base.size <= LARGEST:
+    if totals.high is None and totals.largest_low * base.size <= LARGEST:
         return fold(totals.low)
     return totals.summed(fold).held()
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.base.errors import PlanError, arg
-from pipeline.engines.writers import key_pieces, written
+from pipeline.engines.writers import Written, key_pieces
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain.cells import QueryCells
 from pipeline.plan.domain.keys import Where
@@ -271,7 +271,7 @@ def write_table(derived: DerivedTable, releases: list[dict[str, Any]], out: Path
     """Write tables/<name>.parquet (and CSV) and derived.json, last, to a new or empty folder; return the latter."""
     with filled(out) as home:
         path = home / "tables" / f"{derived.name}.parquet"
-        with written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
+        with Written(path, *([path.with_suffix(".csv")] if csv else [])) as made:
             for piece, keys in key_pieces(derived.cells):
                 made.write(pa.table(keys | _figures(derived, piece)))
         facts = {

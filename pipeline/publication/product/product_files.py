@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
-from pipeline.engines.writers import PIECE, Hashed, written
+from pipeline.engines.writers import PIECE, Hashed, Written
 from pipeline.publication import release_folder
 from pipeline.publication.product.derived_columns import Figures, Noted, NoteSpec, some, withheld
 from pipeline.publication.product.product_layouts import Names, Rows, not_alike
@@ -36,7 +36,7 @@ def write_layout(
     with ExitStack() as open_files:
         files = [layout.file, *([layout.ranges_file] if layout.ranges else [])]
         made = [
-            open_files.enter_context(written(path, path.with_suffix(".parquet"), zipped=product.zip))
+            open_files.enter_context(Written(path, path.with_suffix(".parquet"), zipped=product.zip))
             for path in (home / "layouts" / file for file in files)
         ]
         for area in dict.fromkeys(rows.area for rows in stacks):
@@ -254,7 +254,7 @@ def write_table(product: ProductSpec, table: TableSpec, tables: ShownTables, nam
     with ExitStack() as open_files:
         made = {
             kind: open_files.enter_context(
-                written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip)
+                Written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip)
             )
             for kind in (RESEARCH, BASIC)
         }
@@ -306,10 +306,7 @@ def _basic(
         if names.get(level):
             columns[f"{level}_name"] = release_folder.text_of(coded, names[level])
     for measure, piece in pieces.items():
-        values, errors = (
-            release_folder.numbers(piece, release_folder.VALUE),
-            release_folder.numbers(piece, release_folder.ERROR),
-        )
+        values, errors = (release_folder.numbers(piece, name) for name in (release_folder.VALUE, release_folder.ERROR))
         lower, upper = release_folder.numbers(piece, LOWER), release_folder.numbers(piece, UPPER)
         figures = release_folder.numbers(
             piece, release_folder.DISPLAY if release_folder.DISPLAY in piece.column_names else release_folder.VALUE
@@ -326,7 +323,9 @@ def _basic(
 
 def _short(errors: Floats) -> Floats:
     """Return standard errors in DIGITS digits; infinite ones and 0 as they are."""
+    coded = pa.array(errors).dictionary_encode()  # of additive noise a whole table has one
+    errors = coded.dictionary.to_numpy()
     usual = np.isfinite(errors) & (errors > 0)
     places = DIGITS - 1 - np.floor(np.log10(np.where(usual, errors, 1.0)))
     up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
-    return np.where(usual, np.rint(errors * up / down) / up * down, errors)
+    return np.asarray(np.where(usual, np.rint(errors * up / down) / up * down, errors)[coded.indices.to_numpy()])

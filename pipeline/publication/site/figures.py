@@ -168,11 +168,12 @@ def clearest(figures: Figures, level: str) -> int:
     others = [each for name, each in zip(cells.by, positions[: len(cells.by)], strict=True) if name != level]
     if not others:
         return 0
-    widths = [int(each.max()) + 1 for each in others]
-    _, first, group = np.unique(np.ravel_multi_index(others, widths), return_index=True, return_inverse=True)
+    group = np.ravel_multi_index(others, [int(each.max()) + 1 for each in others])
+    if cells.listed is not None:  # else every combination of codes is there
+        _, group = np.unique(group, return_inverse=True)
     share = np.bincount(group, clear(figures)) / np.bincount(group)
     value = np.bincount(group, np.nan_to_num(figures.columns["value"].astype(np.float64)))
-    return int(first[np.lexsort((-value, -share))[0]])
+    return int(np.argmax(group == np.lexsort((-value, -share))[0]))
 
 
 # Coarser levels in place of a table that is too large to be looked at: as another table has them, or added up.

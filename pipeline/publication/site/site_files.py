@@ -170,6 +170,13 @@ def _write_table(site: Site, complete: Collection[str], write: Callable[[str, by
     cells = structure.tables[name].cells(structure.domain)
     nonnegative = about.get("nonnegative", False)  # sites of earlier builds do not say it
     figures = Figures.read(cells, site.read(name), cells.size if full else FIRST_ROWS, nonnegative=nonnegative)
+    files = list(site.files(name, cells.size)) if full else []
+    in_csv = any(file["name"].endswith(".csv") for file in files)
+    in_one = None
+    if full and len(figures) and (about.get("reconciled") or not in_csv):  # half of the work: another thread's
+        beside = ThreadPoolExecutor(1)
+        in_one = beside.submit(csv_of, figures)
+        beside.shutdown(wait=False)
     instead = None if full else coarse_of(about, facts, complete, structure, site.read)
     shown = figures if instead is None else instead.figures
     mapped = [each for each in MAPS if each in shown.cells.by and structure.domain.is_conventional(each)]
@@ -178,11 +185,9 @@ def _write_table(site: Site, complete: Collection[str], write: Callable[[str, by
         write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
         for number, script in enumerate(part_scripts(shown)):
             write(f"data/{name}/{number}.js", script.encode())
-    files = list(site.files(name, cells.size)) if full else []
     made: list[dict[str, Any]] = []
-    in_csv = any(file["name"].endswith(".csv") for file in files)
-    if full and len(figures) and (about.get("reconciled") or not in_csv):
-        data, csv = csv_of(figures), f"{name}.csv.gz"
+    if in_one is not None:
+        data, csv = in_one.result(), f"{name}.csv.gz"
         write(f"tables/{csv}", data)
         digest = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
         files.append({"name": csv, "href": csv} | digest)
