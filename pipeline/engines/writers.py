@@ -80,14 +80,15 @@ def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
         yield f"part-{part:05d}.parquet", first, min(first + FILE_CELLS, cells)
 
 
-def rehearse_all(plan: Plan, test: Mechanism) -> None:
-    """Build every mechanism's table here, the test's too, and release one cell that is thrown away.
+def rehearse_queries(plan: Plan) -> None:
+    """Build every mechanism's table here, and release one cell that is thrown away.
 
     Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
     draw is recorded.
     """
-    for mechanism in (test, *(each for query in plan.queries for each in query.mechanisms)):
-        rehearse(mechanism, plan.interval)
+    for query in plan.queries:
+        for mechanism in query.mechanisms:
+            rehearse(mechanism, plan.interval)
 
 
 # Formats of tables: one class each. A new format is one class here and one line of FORMATS.

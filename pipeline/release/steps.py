@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pipeline.base.errors import MicrodataError, PlanError, StateError, file_errors
 from pipeline.engines.protocol import Totals
 from pipeline.engines.totals import contract_checked, layout_of
-from pipeline.engines.writers import rehearse_all
+from pipeline.engines.writers import rehearse_queries
 from pipeline.ledger.fold import ReleaseState
 from pipeline.microdata.frames import Frame
 from pipeline.publication.description import Description
@@ -24,6 +24,7 @@ from pipeline.release.pinned import Pinned, SealedRecords, pinned, prepared_for,
 from pipeline.release.publish import stage
 from pipeline.release.request import Job, Outcome
 from pipeline.storage.staging import AttemptContents, Staging, prepare_root
+from udfs.mechanisms.release import rehearse
 
 
 def run(job: Job) -> Outcome:
@@ -137,21 +138,22 @@ def _draw(job: Job) -> AttemptContents:
             f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
             f"that build, or end it, which keeps its charge: prdp ledger abort {job.plan.release}"
         )
+    with job.log.stage("tables", "building the noise tables"):
+        rehearse_queries(job.plan)  # before the scan: engines pickle the mechanisms as it begins
     with _refunded(job, counted=False):
         microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     about, beside = Description(job.plan, request.left_out_test(job)), ThreadPoolExecutor(1)
-    built = beside.submit(rehearse_all, job.plan, about.test.mechanism)
+    rehearsed = beside.submit(rehearse, about.test.mechanism, job.plan.interval)
     described = beside.submit(getattr, about, "facts")  # both take long, and follow from the plan alone
     try:
         with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
             totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
         _require_records(job, totals)
-        with job.log.stage("tables", "building the noise tables"):
-            built.result()
         with job.log.stage("test"):
+            rehearsed.result()
             request.require_few_left_out(job, about.test, microdata, totals)
         with job.log.stage("draw"):
             described.result()

@@ -17,6 +17,7 @@ import pytest
 from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.totals import Layout
 from pipeline.engines.writers import FILE_CELLS
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import charged
@@ -26,6 +27,7 @@ from tests.support.firms import owned, world
 from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import BUDGET, COUNTIES, NAICS, QUERIES, figures, records, tree, without_footer, write_world
+from udfs.mechanisms.release import rehearse
 
 RELEASE = "small-release"
 
@@ -43,6 +45,23 @@ def test_small_tables_are_drawn_together_each_once() -> None:
     assert [*map(list, drawn_together([file, file, 1, 5 * file, 1, 1]))] == [[0, 1], [2], [3], [4, 5]]
     assert [*map(list, drawn_together([1, 1, 1]))] == [[0, 1, 2]]
     assert [*map(len, drawn_together([1] * 250))] == [100, 100, 50]
+
+
+def test_noise_tables_are_built_before_an_engine_gets_the_mechanisms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals, seen = DaskEngine.totals, set[bool]()
+
+    def given(engine: DaskEngine, microdata: Any, layout: Layout, *others: Any) -> Any:  # Spark pickles them here
+        for mechanism in (each for table in layout.tables for each in table.query.mechanisms):
+            known = [*vars(mechanism)]
+            rehearse(mechanism, layout.tables[0].interval)
+            seen.add(known == [*vars(mechanism)])
+        return totals(engine, microdata, layout, *others)
+
+    monkeypatch.setattr(DaskEngine, "totals", given)
+    released(tmp_path, records(10))
+    assert seen == {True}
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:

@@ -149,7 +149,7 @@ class TightCurve:
         return result
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def tight_curve(weights: LogWeights, unit: int = 1) -> TightCurve:
     """Return the whole curve of a family: some hundred to ten thousand knots, about a tenth of a millisecond each.
 

@@ -123,7 +123,7 @@ class Site:
 def write_site(site: Site, write: Callable[[str, bytes], None]) -> list[dict[str, Any]]:
     """Write a site's files by `write`, which takes path and contents of each; return the files of whole tables.
 
-    Tables are written by as many threads as there are processors.
+    Tables are written by as many threads as there are processors, each with another that compresses.
     """
     facts, structure = site.facts, site.structure
     complete, maps = _in_full(facts), set[str]()
