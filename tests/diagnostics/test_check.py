@@ -290,13 +290,13 @@ def test_only_the_report_and_the_exit_code_tell(tmp_path: Path, capfd: pytest.Ca
     said = capfd.readouterr()
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     shutil.rmtree(tmp_path / "world")
-    files = (path for path in tmp_path.rglob("*") if path.is_file())
-    left = {path: re.sub("[0-9a-f]{32,}", "", path.read_bytes().decode("latin-1")) for path in files}  # no digests
+    left = {path: path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()}
     texts = (CANARY, "90817263", "917263", "454110", "6037")
     canaries = [*texts, *(form for text in texts for form in forms(text.encode())[:4])]
     told = {"out": said.out, "err": said.err} | {str(path): text for path, text in left.items() if path != place}
     for where, text in told.items():
-        assert found(text, canaries) == [], where
+        beside = re.sub("[0-9a-f]{32,}", "", text)  # four digits may stand in a digest by chance
+        assert [each for each in found(text, canaries) if each != "6037" or each in beside] == [], where
     assert found(left[place], [CANARY, "90817263", "917263"]) == []
     assert found(left[place], canaries) != []  # the twin: the search finds what is there
 
