@@ -122,6 +122,10 @@ class Engine(Protocol):
     def driver_moves(self) -> bool:
         """Whether the cluster picks the driver's machine, so that its local files are not those of the caller's."""
 
+    @property
+    def ships(self) -> bool:
+        """Whether `totals` pickles the mechanisms for workers, so that their tables must be complete by then."""
+
     def versions(self) -> Mapping[str, str]:
         """Return the versions that release.json names."""
 

@@ -137,22 +137,24 @@ def _draw(job: Job) -> AttemptContents:
             f"release {job.plan.release}: was drawn by another build of prdp, whose policies may differ: finish with "
             f"that build, or end it, which keeps its charge: prdp ledger abort {job.plan.release}"
         )
-    with job.log.stage("tables", "building the noise tables"):
-        rehearse_queries(job.plan)  # before the scan: engines pickle the mechanisms as it begins
     with _refunded(job, counted=False):
         microdata = pinned(job.microdata, job.engine)
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     about, beside = Description(job.plan, request.left_out_test(job)), ThreadPoolExecutor(1)
+    tables = beside.submit(rehearse_queries, job.plan)  # these take long, and follow from the plan alone
     of_test = beside.submit(getattr, about.test.mechanism, "table")
-    described = beside.submit(getattr, about, "facts")  # both take long, and follow from the plan alone
+    described = beside.submit(getattr, about, "facts")
     try:
+        with job.log.stage("tables", "building the noise tables"):
+            if job.engine.ships:
+                tables.result()
         with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
             totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
         _require_records(job, totals)
         with job.log.stage("test"):
-            of_test.result()
+            _ = tables.result(), of_test.result()
             request.require_few_left_out(job, about.test, microdata, totals)
         with job.log.stage("draw"):
             described.result()

@@ -12,6 +12,7 @@ from tests.support.guarantee import noise_of
 from tests.support.kinds import REGISTRY
 from tests.support.lattice import CTX, real
 from tests.support.mechanisms import ADDITIVE, INTERVAL, KINDS, example
+from udfs.mechanisms.base import Mechanism
 from udfs.mechanisms.catalogue import CATALOGUE
 from udfs.mechanisms.release import release_cells, release_frame
 from udfs.noise.lattice import CHUNK, draw_noise
@@ -32,6 +33,23 @@ def test_a_pickled_mechanism_carries_its_table_and_draws_the_same(kind: str) -> 
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
     with pytest.raises(AttributeError):
         m.sigma = Fraction(2)  # type: ignore[attr-defined]
+
+
+class Meanwhile:
+    """What, when it is pickled, adds an attribute to `of`, as another thread may."""
+
+    def __init__(self, of: Mechanism) -> None:
+        self.of = of
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        vars(self.of)["more"] = 1
+        return int, ()
+
+
+def test_a_mechanism_is_pickled_as_it_was_though_more_is_computed_meanwhile() -> None:
+    m = example("gaussian")
+    vars(m)["meanwhile"] = Meanwhile(m)
+    assert vars(pickle.loads(pickle.dumps(m))).keys() == vars(m).keys() - {"more"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +18,18 @@ import pytest
 from jobs.cli import main
 from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, StateError
 from pipeline.engines.dask import DaskEngine
+from pipeline.engines.spark import SparkEngine
 from pipeline.engines.totals import Layout
-from pipeline.engines.writers import FILE_CELLS
+from pipeline.engines.writers import FILE_CELLS, rehearse_queries
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import spendings
+from pipeline.plan.model import Plan
 from pipeline.release.publish import drawn_together
 from tests.support.firms import owned, world
 from tests.support.ledgers import staged_files
 from tests.support.submit import KEY, Place, submit
 from tests.support.world import BUDGET, COUNTIES, NAICS, QUERIES, figures, records, tree, without_footer, write_world
-from udfs.mechanisms.release import rehearse
 
 RELEASE = "small-release"
 
@@ -47,21 +49,27 @@ def test_small_tables_are_drawn_together_each_once() -> None:
     assert [*map(len, drawn_together([1] * 250))] == [100, 100, 50]
 
 
-def test_noise_tables_are_built_before_an_engine_gets_the_mechanisms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ships", [True, False])
+def test_noise_tables_are_built_before_an_engine_pickles_the_mechanisms(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ships: bool
 ) -> None:
-    totals, seen = DaskEngine.totals, set[bool]()
+    totals, seen, begun = DaskEngine.totals, set[bool](), Event()
 
-    def given(engine: DaskEngine, microdata: Any, layout: Layout, *others: Any) -> Any:  # Spark pickles them here
-        for mechanism in (each for table in layout.tables for each in table.query.mechanisms):
-            known = [*vars(mechanism)]
-            rehearse(mechanism, layout.tables[0].interval)
-            seen.add(known == [*vars(mechanism)])
+    def build(plan: Plan) -> None:
+        begun.wait(1 if ships else 60)
+        rehearse_queries(plan)
+
+    def given(engine: DaskEngine, microdata: Any, layout: Layout, *others: Any) -> Any:
+        seen.add(all("table" in vars(each.lattice_noise) for table in layout.tables for each in table.query.mechanisms))
+        begun.set()
         return totals(engine, microdata, layout, *others)
 
     monkeypatch.setattr(DaskEngine, "totals", given)
+    monkeypatch.setattr(DaskEngine, "ships", ships)
+    monkeypatch.setattr("pipeline.release.steps.rehearse_queries", build)
     released(tmp_path, records(10))
-    assert seen == {True}
+    assert seen == {ships}
+    assert SparkEngine.ships
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:

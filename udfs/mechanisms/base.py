@@ -164,6 +164,9 @@ class Mechanism(ABC):
             object.__setattr__(self, parameter.name, parameter.checked(getattr(self, parameter.name)))
         _ = self.lattice_noise  # raises where it is too wide
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self).copy()  # it is pickled while another thread may compute what it keeps
+
     @classmethod
     def parameters(cls) -> Mapping[str, Parameter]:
         """Return the parameters a plan may give, by name."""
