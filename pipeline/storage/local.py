@@ -120,6 +120,8 @@ class LocalPath(Location):
         aside = self.path.with_name(f".{self.name}.{uuid.uuid4().hex}")
         with os.fdopen(_new_file(aside, 0o600), "wb") as file:
             file.writelines(parts)
+            file.flush()
+            _let_go(file)  # on its way to the disk already when it is synced
         os.replace(aside, self.path)
 
     def write_durably(self, data: bytes, *, private: bool = True) -> None:
@@ -159,9 +161,8 @@ class LocalPath(Location):
         with os.fdopen(_new_file(aside, 0o644), "wb") as writer:
             if isinstance(source, LocalPath):
                 with source.path.open("rb") as reader:
-                    shutil.copyfileobj(reader, writer)
-                    if hasattr(os, "posix_fadvise"):  # what was staged is read no more: its memory serves the next copy
-                        os.posix_fadvise(reader.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                    shutil.copyfileobj(reader, writer, 1 << 20)
+                    _let_go(reader)  # what was staged is read no more: its memory serves the next copy
             else:
                 writer.write(source.read())
         sync_file(aside)
@@ -263,6 +264,12 @@ def write_partial(path: Path, data: bytes, mode: int) -> Path:
         file.flush()
         os.fsync(file.fileno())
     return aside
+
+
+def _let_go(file: Any) -> None:
+    """Let the disk take what was written, and the memory of what is on it serve others."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _new_file(path: Path, mode: int) -> int:

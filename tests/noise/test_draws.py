@@ -17,7 +17,7 @@ from tests.support.lattice import LatticeNoise, Noise
 from tests.support.stable import Stable
 from udfs.noise import lattice
 from udfs.noise.keystream import Bits, CellBits
-from udfs.noise.lattice import CHUNK, REACH, LatticeTable, add_noise, build_table, draw_noise
+from udfs.noise.lattice import CHUNK, REACH, LatticeTable, add_noise, build_table, draw_noise, interval_of
 from udfs.numbers.arrays import LARGEST
 
 DRAWS = 300_000
@@ -162,6 +162,10 @@ def test_noise_is_added_in_integers_and_saturates(cells: list[tuple[int, int, bo
     negative = np.array([minus for _, _, minus in cells], dtype=np.bool_)
     expected = [max(-LARGEST, min(LARGEST, p - d if minus else p + d)) for p, d, minus in cells]
     assert add_noise(points, distance, negative).tolist() == expected
+    for far, largest in [(each, most) for _, each, _ in cells[:9] for most in (LARGEST, LARGEST // 7, 1)]:
+        held = np.clip(points, -largest, largest)
+        wanted = [(max(-largest, each - far), min(largest, each + far)) for each in held.tolist()]
+        assert [*zip(*(ends.tolist() for ends in interval_of(held, far, largest)), strict=True)] == wanted
 
 
 def test_the_chi_square_keeps_its_level() -> None:

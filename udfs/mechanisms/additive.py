@@ -232,11 +232,8 @@ class AdditiveMechanism(Mechanism):
         if n > 1:
             value = np.clip(value, -largest, largest)
         width, error = self.half_width(interval), float(np.sqrt(self.noise_variance))
-        if width > largest:  # the range, which every total lies in
-            lower, upper = np.full_like(value, -largest), np.full_like(value, largest)
-        else:
-            lower = np.where(value < width - largest, -largest, value - width)
-            upper = np.where(value > largest - width, largest, value + width)
+        # beyond it the whole range, which every total lies in
+        lower, upper = lattice.interval_of(value, width if width <= largest else 2 * largest, largest)
         return Released(value, lower, upper, np.full(len(totals), error))
 
 

@@ -25,7 +25,7 @@ from udfs.mechanisms.additive import AdditiveMechanism
 from udfs.mechanisms.additive_kinds import Gaussian, Laplace
 from udfs.mechanisms.base import ZERO, Mechanism, Released, choice
 from udfs.noise.keystream import Bits
-from udfs.noise.lattice import REACH, add_noise
+from udfs.noise.lattice import REACH, add_noise, interval_of
 from udfs.noise.powers import LARGEST_DOUBLE
 from udfs.numbers.arrays import LARGEST, Floats, Int64s, in_units
 
@@ -182,10 +182,8 @@ class TransformedMechanism(Mechanism):
         [lower, upper] = h(ṽ ∓ (c + 1)λ) − a with P(|k| > c) ≤ 1 − interval, k the noise in steps; c·λ without rounding.
         The ends are counted in steps; where f is rounded they are moved out by what doubles make of them, too.
         """
-        size = len(totals)
-        noisy = add_noise(self._points(totals), *self.lattice_noise.draw(bits, size))
-        width = np.full(size, self._half_width(interval), dtype=np.uint64)
-        down, up = (add_noise(noisy, width, np.full(size, minus)) for minus in (True, False))
+        noisy = add_noise(self._points(totals), *self.lattice_noise.draw(bits, len(totals)))
+        down, up = interval_of(noisy, self._half_width(interval))
         v, low, high = (in_units(steps, self.lattice_step) for steps in (noisy, down, up))
         slack = ENDS if self.rounding else 0.0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -218,5 +216,5 @@ def equally_likely(noise: str, number: int) -> Floats:
 
 
 def _within_doubles(values: Floats) -> Floats:
-    # infinities meet where a power leaves the doubles
-    return np.clip(np.nan_to_num(values, nan=LARGEST_DOUBLE), -LARGEST_DOUBLE, LARGEST_DOUBLE)
+    held = np.fmin(values, LARGEST_DOUBLE)  # also of NaN: infinities meet where a power leaves the doubles
+    return np.maximum(held, -LARGEST_DOUBLE, out=held)

@@ -251,6 +251,14 @@ def add_noise(points: Int64s, distance: UInt64s, negative: Mask) -> Int64s:
     return moved
 
 
+def interval_of(points: Int64s, distance: int, largest: int = LARGEST) -> tuple[Int64s, Int64s]:
+    """Return points − distance and points + distance ≥ 0, saturated at ±largest; the points must lie there too."""
+    most = min(distance, 2 * largest)
+    lower = np.maximum(points, most - largest).view(np.uint64) - np.uint64(most)  # two's complement, as above
+    upper = np.minimum(points, largest - most).view(np.uint64) + np.uint64(most)
+    return lower.view(np.int64), upper.view(np.int64)
+
+
 # Noise of a fine lattice, rounded to whole numbers of `n` fine steps: its moments, quantiles and the rounding itself.
 #
 # n is odd, so that the nearest multiple of n is unique: rounding depends on the noisy value alone, which makes it

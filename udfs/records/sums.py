@@ -127,7 +127,7 @@ def broken_of(cells: Int64s) -> list[int]:
 
 
 def _scatter(sums: Int64s, cells: Int64s, values: Int64s) -> None:
-    if cells.min() < 0 or cells.max() >= len(sums):
+    if cells.view(np.uint64).max() >= len(sums):  # what is below 0 is far above
         raise IndexError("a cell number lies outside the numbering")
     np.add.at(sums, cells, values)
 

@@ -285,14 +285,14 @@ def map_script(level: str, codes: Collection[str]) -> str:
 
 @lru_cache(maxsize=4)
 def _script(level: str, codes: frozenset[str]) -> str:
-    boundaries: dict[str, Any] = json.loads(CONF.joinpath("maps", MAPS[level]).read_text(encoding="utf-8"))
-    shapes = boundaries["shapes"]
-    for group in boundaries.pop("older", ()):
+    text = CONF.joinpath("maps", MAPS[level]).read_text(encoding="utf-8").strip().removesuffix("}")
+    later, _, older = text.partition(',"older":')  # its last name: most maps are made without reading them
+    for group in json.loads(older or "[]"):
         if group["shapes"].keys() & codes and not set(group["instead_of"]) & codes:
-            shapes = {code: rings for code, rings in shapes.items() if code not in group["instead_of"]} | group[
-                "shapes"
-            ]
-    return f"prdp.map({json.dumps(boundaries | {'shapes': shapes}, separators=(',', ':'))});\n"
+            drawn = json.loads(later + "}")
+            kept = {code: rings for code, rings in drawn["shapes"].items() if code not in group["instead_of"]}
+            later = json.dumps(drawn | {"shapes": kept | group["shapes"]}, separators=(",", ":")).removesuffix("}")
+    return f"prdp.map({later}}});\n"
 
 
 # A plain grid of the states: one square each, about where it lies, for tables by state.
