@@ -123,8 +123,8 @@ class Engine(Protocol):
         """Whether the cluster picks the driver's machine, so that its local files are not those of the caller's."""
 
     @property
-    def ships(self) -> bool:
-        """Whether `totals` pickles the mechanisms for workers, so that their tables must be complete by then."""
+    def pickles_late(self) -> bool:
+        """Whether mechanisms are pickled once noise is drawn; else `totals` does it, and their tables must be there."""
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions that release.json names."""

@@ -58,7 +58,7 @@ class SparkEngine(Engine):
     """
 
     name = "spark"
-    ships = True
+    pickles_late = False
 
     def __init__(self, master: str | None = None, log: Log | None = None) -> None:
         if master is not None and submitted():

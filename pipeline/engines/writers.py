@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.plan.domain.cells import QueryCells
-from pipeline.plan.model import VALUES, Plan
+from pipeline.plan.model import VALUES, Query
 from pipeline.storage.location import Location
 from pipeline.storage.paths import locate
 from udfs.mechanisms.base import Mechanism, Released
@@ -80,15 +80,14 @@ def ranges(cells: int) -> Iterator[tuple[str, int, int]]:
         yield f"part-{part:05d}.parquet", first, min(first + FILE_CELLS, cells)
 
 
-def rehearse_queries(plan: Plan) -> None:
-    """Build every mechanism's table here, and release one cell that is thrown away.
+def rehearse_query(query: Query, interval: Fraction) -> None:
+    """Build the table of every mechanism of a query here, and release one cell that is thrown away.
 
     Tables are then shipped as integers, the same for all workers; and what a mechanism cannot compute is met before a
     draw is recorded.
     """
-    for query in plan.queries:
-        for mechanism in query.mechanisms:
-            rehearse(mechanism, plan.interval)
+    for mechanism in query.mechanisms:
+        rehearse(mechanism, interval)
 
 
 # Formats of tables: one class each. A new format is one class here and one line of FORMATS.

@@ -5,7 +5,7 @@
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pipeline.base.errors import MicrodataError, PlanError, StateError, file_errors
 from pipeline.engines.protocol import Totals
 from pipeline.engines.totals import contract_checked, layout_of
-from pipeline.engines.writers import rehearse_queries
+from pipeline.engines.writers import rehearse_query
 from pipeline.ledger.fold import ReleaseState
 from pipeline.microdata.frames import Frame
 from pipeline.publication.description import Description
@@ -142,19 +142,21 @@ def _draw(job: Job) -> AttemptContents:
     prepare_root(job.staging_root)
     scratch = Staging(job.staging_root, job.plan.release, f"totals-{uuid.uuid4().hex}")
     about, beside = Description(job.plan, request.left_out_test(job)), ThreadPoolExecutor(1)
-    tables = beside.submit(rehearse_queries, job.plan)  # these take long, and follow from the plan alone
+    tables = [beside.submit(rehearse_query, query, job.plan.interval) for query in job.plan.queries]
     of_test = beside.submit(getattr, about.test.mechanism, "table")
-    described = beside.submit(getattr, about, "facts")
+    described = beside.submit(getattr, about, "facts")  # all of these take long, and follow from the plan alone
     try:
-        with job.log.stage("tables", "building the noise tables"):
-            if job.engine.ships:
-                tables.result()
         with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
+            if not job.engine.pickles_late:
+                wait(tables)
             totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
         _require_records(job, totals)
+        with job.log.stage("tables", "building the noise tables"):
+            for each in tables:
+                each.result()
         with job.log.stage("test"):
-            _ = tables.result(), of_test.result()
+            of_test.result()
             request.require_few_left_out(job, about.test, microdata, totals)
         with job.log.stage("draw"):
             described.result()

@@ -27,7 +27,7 @@ from tests.support.world import records, write_world
 
 RELEASE = "small-release"
 CANARIES = ("CANARY-KIWI", "58274913", "62948173")
-STAGES = ["check", "reserve", "tables", "scan", "test", "draw", "stage", "complete", "publish", "settle"]
+STAGES = ["check", "reserve", "scan", "tables", "test", "draw", "stage", "complete", "publish", "settle"]
 
 
 def microdata(count: int, employment: Any = 58274913) -> pa.Table:

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,11 +21,11 @@ from pipeline.base.errors import BudgetRefused, MicrodataError, PlanError, State
 from pipeline.engines.dask import DaskEngine
 from pipeline.engines.spark import SparkEngine
 from pipeline.engines.totals import Layout
-from pipeline.engines.writers import FILE_CELLS, rehearse_queries
+from pipeline.engines.writers import FILE_CELLS, rehearse_query
 from pipeline.ledger.fold import MAX_DRAWS
 from pipeline.ledger.reservation import charged
 from pipeline.ledger.spending import spendings
-from pipeline.plan.model import Plan
+from pipeline.plan.model import Query
 from pipeline.release.publish import drawn_together
 from tests.support.firms import owned, world
 from tests.support.ledgers import staged_files
@@ -49,15 +50,15 @@ def test_small_tables_are_drawn_together_each_once() -> None:
     assert [*map(len, drawn_together([1] * 250))] == [100, 100, 50]
 
 
-@pytest.mark.parametrize("ships", [True, False])
+@pytest.mark.parametrize("late", [True, False])
 def test_noise_tables_are_built_before_an_engine_pickles_the_mechanisms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ships: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     totals, seen, begun = DaskEngine.totals, set[bool](), Event()
 
-    def build(plan: Plan) -> None:
-        begun.wait(1 if ships else 60)
-        rehearse_queries(plan)
+    def build(query: Query, interval: Fraction) -> None:
+        begun.wait(60 if late else 1)
+        rehearse_query(query, interval)
 
     def given(engine: DaskEngine, microdata: Any, layout: Layout, *others: Any) -> Any:
         seen.add(all("table" in vars(each.lattice_noise) for table in layout.tables for each in table.query.mechanisms))
@@ -65,11 +66,11 @@ def test_noise_tables_are_built_before_an_engine_pickles_the_mechanisms(
         return totals(engine, microdata, layout, *others)
 
     monkeypatch.setattr(DaskEngine, "totals", given)
-    monkeypatch.setattr(DaskEngine, "ships", ships)
-    monkeypatch.setattr("pipeline.release.steps.rehearse_queries", build)
+    monkeypatch.setattr(DaskEngine, "pickles_late", late)
+    monkeypatch.setattr("pipeline.release.steps.rehearse_query", build)
     released(tmp_path, records(10))
-    assert seen == {ships}
-    assert SparkEngine.ships
+    assert seen == {not late}
+    assert not SparkEngine.pickles_late
 
 
 def rows(files: dict[str, bytes], query: str) -> list[dict[str, object]]:
