@@ -22,8 +22,8 @@ CANARIES = ("CANARY-KIWI", "58274913", "62948173", str(COUNT))  # a record's id 
 STAGES = [
     "check",
     "reserve",
-    "tables",
     "scan",
+    "tables",
     "test",
     "draw",
     "stage",  # what the tables are

@@ -137,7 +137,7 @@ def test_a_schema_that_changes_before_the_scan_gives_the_charge_back(tmp_path: P
     place = Place(plan, tmp_path)
 
     def spoil(stage: str) -> None:
-        if stage.startswith("building"):
+        if stage.startswith("reading"):
             pq.write_table(records(20).drop_columns(["payroll"]), tmp_path / "microdata" / "part-0.parquet")
 
     with pytest.raises(PlanError, match="no column payroll"):
