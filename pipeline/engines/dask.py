@@ -215,7 +215,7 @@ class DaskEngine(Engine):
 
     name = "dask"
     driver_moves = False
-    pickles_late = True  # with blocks
+    pickles_late = True  # they travel with blocks
 
     def __init__(self, scheduler: str | None = None, workers: int | None = None, log: Log | None = None) -> None:
         self.log = log or Log()

@@ -124,7 +124,7 @@ class Engine(Protocol):
 
     @property
     def pickles_late(self) -> bool:
-        """Whether mechanisms are pickled once noise is drawn; else `totals` does it, and their tables must be there."""
+        """Whether mechanisms are pickled no earlier than noise is drawn; else `totals` does it, with their tables."""
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions that release.json names."""

@@ -5,7 +5,7 @@
 
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -148,7 +148,7 @@ def _draw(job: Job) -> AttemptContents:
     try:
         with job.log.stage("scan", "reading the microdata"), _refunded(job, counted=True):
             if not job.engine.pickles_late:
-                wait(tables)
+                _ = [each.result() for each in tables]
             totals = _sum(job, microdata, scratch)
         microdata.require_unchanged()
         _require_records(job, totals)

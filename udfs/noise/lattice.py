@@ -252,7 +252,7 @@ def add_noise(points: Int64s, distance: UInt64s, negative: Mask) -> Int64s:
 
 
 def interval_of(points: Int64s, distance: int, largest: int = LARGEST) -> tuple[Int64s, Int64s]:
-    """Return points − distance and points + distance ≥ 0, saturated at ±largest; the points must lie there too."""
+    """Return points ∓ distance, which is ≥ 0, saturated at ±largest; the points must lie in that range too."""
     most = min(distance, 2 * largest)
     lower = np.maximum(points, most - largest).view(np.uint64) - np.uint64(most)  # two's complement, as above
     upper = np.minimum(points, largest - most).view(np.uint64) + np.uint64(most)
