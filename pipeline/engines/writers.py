@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
@@ -286,8 +287,20 @@ class Written(ExitStack):
             for file, path, packed in zip(self.files, self._paths, self._zipped, strict=True):
                 into = self.enter_context(_packed(file, path.name)) if packed else file
                 self._writers.append(self.enter_context(_writer(into, path, table.schema, self._notes)))
+        for number, each in enumerate(table.schema):
+            if pa.types.is_dictionary(each.type):
+                texts = pa.chunked_array(map(_each_once, table.column(number).chunks), each.type)
+                table = table.set_column(number, each.name, texts)
         for writer in self._writers:
             writer.write(table)
+
+
+def _each_once(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return texts whose dictionary has each once: for further ones Arrow 26 writes this process's memory to a file."""
+    once = texts.dictionary.unique()
+    if len(once) == len(texts.dictionary):
+        return texts
+    return pa.DictionaryArray.from_arrays(pc.index_in(texts.dictionary, once).take(texts.indices), once)
 
 
 def key_pieces(cells: QueryCells) -> Iterator[tuple[slice, dict[str, pa.Array]]]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.engines.writers import FORMATS, PARQUET, ROW_GROUP_CELLS
+from pipeline.engines.writers import FORMATS, PARQUET, ROW_GROUP_CELLS, Written
 from pipeline.storage.paths import locate
 
 TABLE = pa.table(
@@ -71,3 +71,21 @@ def test_the_largest_rows_are_those_of_the_whole_table_sorted(
     assert PARQUET.largest(tables, "none", 10) is None
     PARQUET.write(none / "part-00000.parquet", whole.schema, [whole.slice(0, 0)])
     assert PARQUET.largest(tables, "none", 10) is None
+
+
+def test_a_text_that_a_dictionary_has_twice_puts_no_memory_of_the_process_into_a_file(tmp_path: Path) -> None:
+    places = pa.array([0, 1, None, 2, 3], pa.int32())
+    states = pa.table({"state": pa.DictionaryArray.from_arrays(places, pa.array(["02", "02", "04", "02"]))})
+    plain = states.cast(pa.schema({"state": pa.string()}))
+    for name, rows in {"twice": states, "once": plain}.items():
+        with Written(tmp_path / f"{name}.parquet", tmp_path / f"{name}.csv") as made:
+            for piece in (pa.concat_tables([rows, rows]), rows.slice(0, 0)):
+                made.write(piece)
+    for ending in ("parquet", "csv"):
+        assert (tmp_path / f"twice.{ending}").read_bytes() == (tmp_path / f"once.{ending}").read_bytes()
+    assert pq.read_table(tmp_path / "twice.parquet") == pa.concat_tables([plain, plain])
+    pq.write_table(states, tmp_path / "twin.parquet", store_schema=False)
+    (twin, of_text) = (
+        pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0).column(0) for name in ("twin", "once")
+    )
+    assert {*of_text.encodings} - {*twin.encodings} == {"RLE_DICTIONARY"}  # else Arrow is mended, and needs no help
