@@ -1,13 +1,16 @@
 """Formats of tables: what each writes is read back as it was drawn."""
 
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from isal import isal_zlib
 
-from pipeline.engines.writers import FORMATS, PARQUET, ROW_GROUP_CELLS, Written
+from pipeline.engines.writers import FORMATS, LEVEL, PARQUET, ROW_GROUP_CELLS, Written
 from pipeline.storage.paths import locate
 
 TABLE = pa.table(
@@ -89,3 +92,16 @@ def test_a_text_that_a_dictionary_has_twice_puts_no_memory_of_the_process_into_a
         pq.read_metadata(tmp_path / f"{name}.parquet").row_group(0).column(0) for name in ("twin", "once")
     )
     assert {*of_text.encodings} - {*twin.encodings} == {"RLE_DICTIONARY"}  # else Arrow is mended, and needs no help
+
+
+def test_an_archive_is_packed_by_the_library_that_is_fast(tmp_path: Path) -> None:
+    rows = pa.table({"county": [f"{number:05d}" for number in range(5000)], "value": range(5000)})
+    with Written(tmp_path / "rows.csv", zipped=True) as made:
+        made.write(rows)
+    path = tmp_path / "rows.zip"
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        text = archive.read("rows.csv")
+    fast, usual = (each.compressobj(LEVEL, wbits=-zlib.MAX_WBITS) for each in (isal_zlib, zlib))
+    assert fast.compress(text) + fast.flush() in path.read_bytes()
+    assert usual.compress(text) + usual.flush() not in path.read_bytes()

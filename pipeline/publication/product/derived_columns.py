@@ -260,8 +260,10 @@ def withheld(
 def summed(cube: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
     """Return sums along axes; those of whole numbers are held at ±(2⁶³ − 1), where they would wrap."""
     sums: NDArray[Any] = cube.sum(axis=axes)
-    largest = float(np.abs(cube).max(initial=0))
-    if cube.dtype == np.int64 and largest * prod(cube.shape[axis] for axis in axes) >= 2.0**62:
+    if cube.dtype != np.int64:
+        return sums
+    largest = max(float(cube.max(initial=0)), -float(cube.min(initial=0)))
+    if largest * prod(cube.shape[axis] for axis in axes) >= 2.0**62:
         exact = cube.astype(object).sum(axis=axes)
         most = np.iinfo(np.int64).max
         sums = np.clip(exact, -most, most).astype(np.int64)

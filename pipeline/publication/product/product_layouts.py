@@ -90,7 +90,12 @@ class Cells:
         cube = values.reshape(areas, *self.grid.shape)
         levels = list(self.grid.codes)
         for level, places in self.of.items():
-            cube = cube.take(places, axis=levels.index(level) + 1)
+            axis = levels.index(level) + 1
+            if level in self.by or len(places) > 1:
+                cube = cube.take(places, axis=axis)
+            else:  # a view, and nothing to add up
+                cube = np.moveaxis(cube, axis, 0)[places[0]]
+                levels.remove(level)
         over = tuple(number + 1 for number, level in enumerate(levels) if level not in self.by)
         cube = summed(cube, over) if over else cube
         left = [level for level in levels if level in self.by]
@@ -103,10 +108,10 @@ class Cells:
     def stated(self, rows: pa.Table, areas: int) -> Statistics:
         """Return values, errors and intervals of rows of the table, as published, or as bounds of sums."""
         source, figure = self.grid.source, partial(self._figure, rows, areas)
-        values, errors = figure(release_folder.VALUE), figure(release_folder.ERROR)
+        values = figure(release_folder.VALUE)
         if not self.summed:
-            return Statistics(values, errors, figure(LOWER), figure(UPPER))
-        errors = errors if source.reconciled else np.sqrt(figure(release_folder.ERROR, 2))
+            return Statistics(values, figure(release_folder.ERROR), figure(LOWER), figure(UPPER))
+        errors = figure(release_folder.ERROR) if source.reconciled else np.sqrt(figure(release_folder.ERROR, 2))
         if RELEASED[1] in source.figures:
             errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
         return Statistics(values, errors, values - source.reach * errors, values + source.reach * errors)
@@ -131,9 +136,11 @@ class Cells:
         if self.summed and source.reconciled and not adds_up:
             shown = release_folder.rounded_to(np.maximum(values, 0))
         else:
-            shown = release_folder.rounded_to(self._figure(rows, areas, source.shown))
+            own = source.shown == release_folder.VALUE
+            shown = release_folder.rounded_to(values if own else self._figure(rows, areas, source.shown))
         relative = release_folder.coefficient(values, errors)
-        letters = np.where(values > 0, np.digitize(relative, limits), len(limits))
+        letters = sum((~(relative < each) for each in limits), np.zeros(values.shape, np.int8))  # the last one of NaN
+        letters = np.where(values > 0, letters, len(limits))
         lower, upper = whole_range(lower, upper, source.own.step)
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower, relative)
         if rule is not None:

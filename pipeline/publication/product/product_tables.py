@@ -285,8 +285,8 @@ class Grid:
 
     def areas_of(self, rows: pa.Table) -> pa.Array:
         """Return the codes of the areas of rows that fit."""
-        keys = column(rows, self.source.levels[0]).cast(pa.string())
-        return keys.take(pa.array(np.arange(0, len(keys), prod(self.shape))))
+        keys = column(rows, self.source.levels[0])
+        return keys.take(pa.array(np.arange(0, len(keys), prod(self.shape)))).cast(pa.string())
 
     def refused(self, file: str) -> PlanError:
         """Return the error that the table is no grid."""

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.engines.writers import largest_of
 from pipeline.plan.domain import Domain
 from pipeline.plan.domain.cells import Base, QueryCells, RollUp
 from pipeline.plan.domain.code_lists import CONF
@@ -56,11 +57,8 @@ class Figures:
 
     def largest(self, most: int) -> list[int]:
         """Return the numbers of the cells with the largest values, the largest first, of equal ones the first."""
-        falling = -self.columns["value"].astype(np.float64)
-        some = np.arange(len(falling))
-        if len(falling) > most:  # few are sorted, unless what is last of them is no number
-            some = np.flatnonzero(~(falling > np.partition(falling, most - 1)[most - 1]))
-        return [int(cell) for cell in some[np.argsort(falling[some], kind="stable")[:most]]]
+        cells: list[int] = largest_of(self.columns["value"].astype(np.float64), most).tolist()
+        return cells
 
     def codes(self, cell: int) -> dict[str, str]:
         """Return the codes of a cell by level."""

@@ -174,8 +174,8 @@ def table_page(
     """
     names: Names = {level: each["names"] for level, each in facts["levels"].items()}
     shown, of = (figures, about) if instead is None else (instead.figures, instead.about)
-    largest = shown.largest(LARGEST) if shown.complete else []
-    chart = with_bars([shown.row(cell, names) for cell in largest])
+    rows = _first(shown, names)
+    chart = with_bars(rows[:LARGEST]) if shown.complete else []
     on_map = links["maps"] if shown.complete else []
     fewer = [
         each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
@@ -189,13 +189,13 @@ def table_page(
         coverage=coverage(facts | dict(of)),
         of=of,
         instead=instead,
-        first=None if instead is None else _rows(facts, about, figures, names),
+        first=None if instead is None else _body(facts, about, figures, _first(figures, names)),
         hero=chart[0] if chart else None,
         sole=of["cells"] == 1,
         chart=chart,
         grid=state_grid(shown, names) if "state" in links["maps"] else None,
         map=on_map[0] if on_map else None,
-        body=_rows(facts, of, shown, names),
+        body=_body(facts, of, shown, rows),
         columns=_columns(facts, about),
         others=fewer,
         **links,
@@ -203,12 +203,15 @@ def table_page(
     )
 
 
-def _rows(facts: Facts, about: Mapping[str, Any], figures: Figures, names: Names) -> dict[str, Any]:
+def _first(figures: Figures, names: Names) -> list[dict[str, Any]]:
     first = figures.largest(FIRST_ROWS) if figures.complete else range(min(len(figures), FIRST_ROWS))
-    rows = with_bars([figures.row(cell, names) for cell in first])
+    return [figures.row(cell, names) for cell in first]
+
+
+def _body(facts: Facts, about: Mapping[str, Any], figures: Figures, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     labels = [facts["levels"][level]["label"] for level in about["by"]]
     total = figure(figures.columns["value"].sum().item()) if about.get("reconciled") and figures.complete else None
-    return {"labels": labels, "rows": rows, "unit": about["unit"], "total": total}
+    return {"labels": labels, "rows": with_bars(rows), "unit": about["unit"], "total": total}
 
 
 def withdrawn_page(title: str, note: Mapping[str, Any]) -> str:
