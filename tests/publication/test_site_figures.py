@@ -2,12 +2,15 @@
 
 import base64
 import csv
+import gzip
+import io
 import json
 import re
 from collections.abc import Iterator
 from fractions import Fraction
 from math import ceil, floor, prod, sqrt
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ import pytest
 from pipeline.publication.manifest import verify_release
 from pipeline.publication.site import site_files as write
 from pipeline.publication.site.figures import Figures, classes, figure, map_script, outside, reading, with_bars
-from pipeline.publication.site.packed import packed
+from pipeline.publication.site.packed import csv_of, packed
 from pipeline.storage.paths import locate
 from tests.support.parity import MECHANISMS, cells
 from tests.support.submit import released
@@ -91,6 +94,22 @@ def test_scripts_hold_the_published_figures(site: Path, monkeypatch: pytest.Monk
     changed.write_text(changed.read_text().replace(changed.read_text().splitlines()[1], '"113110",0,0,0,0', 1))
     with pytest.raises(AssertionError):
         require_published(listed, "jobs")
+
+
+def test_whole_csv_is_as_arrow_writes_the_figures() -> None:
+    values = [
+        [1.0, -3.0, 0.0, 9_999_999_999.0],
+        [1.0, 1e10],
+        [-0.0, 0.0],
+        [1.5, 2.0],
+        [np.nan, 1.0],
+        [np.inf, 1.0],
+        [7],
+    ]
+    for each in map(np.array, values):
+        cells, text = SimpleNamespace(keys=lambda *_: {}), io.BytesIO()
+        pa.csv.write_csv(pa.table({"value": each}), text)
+        assert gzip.decompress(csv_of(Figures(cells, {"value": each}))) == text.getvalue()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pipeline.publication.site.figures import STATES, Figures, Numbers
 
 PART, FEW = 1 << 16, 256  # figures of a script; different ones that are listed
 INT32, EXACT = 2**31 - 1, 2**53
+ALIKE = 1e10  # below it Arrow writes doubles without an exponent
 GZIP = zlib.MAX_WBITS + 16  # a gzip file, whose header then holds neither time nor machine
 
 
@@ -95,8 +96,15 @@ def part_scripts(figures: Figures) -> Iterator[str]:
 def csv_of(figures: Figures) -> bytes:
     """Return all figures as compressed CSV, in the columns of the published files; the same bytes each time."""
     keys, text = in_text(figures.cells.keys(0, len(figures))), io.BytesIO()
-    pa.csv.write_csv(pa.table({**keys, **figures.columns}), text, pa.csv.WriteOptions(batch_size=1 << 14))
+    columns = {name: _whole(column) for name, column in figures.columns.items()}
+    pa.csv.write_csv(pa.table(keys | columns), text, pa.csv.WriteOptions(batch_size=1 << 14))
     return isal_zlib.compress(text.getbuffer(), LEVEL, GZIP)
+
+
+def _whole(numbers: Numbers) -> Numbers:
+    """Return doubles as integers where Arrow writes these as the same text, which takes half of the time."""
+    same = numbers.dtype == np.float64 and (np.abs(numbers) < ALIKE).all() and (np.rint(numbers) == numbers).all()
+    return numbers.astype(np.int64) if same and not np.signbit(numbers[numbers == 0]).any() else numbers
 
 
 def packed(numbers: Numbers) -> str:
