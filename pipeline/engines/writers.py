@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
-from isal import isal_zlib
 from numpy.typing import NDArray
 
 from pipeline.plan.domain.cells import QueryCells
@@ -300,7 +299,7 @@ class Written(ExitStack):
         for number, each in enumerate(table.schema):
             if pa.types.is_dictionary(each.type):
                 texts = pa.chunked_array(map(_each_once, table.column(number).chunks), each.type)
-                table = table.set_column(number, each.name, texts)
+                table = table.set_column(number, each, texts)
         for writer in self._writers:
             writer.write(table)
 
@@ -310,7 +309,8 @@ def _each_once(texts: pa.DictionaryArray) -> pa.DictionaryArray:
     once = texts.dictionary.unique()
     if len(once) == len(texts.dictionary):
         return texts
-    return pa.DictionaryArray.from_arrays(pc.index_in(texts.dictionary, once).take(texts.indices), once)
+    indices = pc.index_in(texts.dictionary, once).take(texts.indices).cast(texts.indices.type)
+    return pa.DictionaryArray.from_arrays(indices, once, ordered=texts.type.ordered)
 
 
 def key_pieces(cells: QueryCells) -> Iterator[tuple[slice, dict[str, pa.Array]]]:
@@ -329,7 +329,9 @@ class _Forward:
 
 @contextmanager
 def _packed(file: Hashed, name: str) -> Iterator[Any]:
-    """Yield the one member of a ZIP archive; neither time nor machine stands in it, so the bytes are the same."""
+    """Yield the one member of a ZIP archive, without time or machine: the same bytes on one kind of processor."""
+    from isal import isal_zlib  # noqa: PLC0415 — workers of a cluster need none
+
     forward: Any = _Forward(file)  # an archive needs no more than this
     with zipfile.ZipFile(forward, "w", zipfile.ZIP_DEFLATED) as archive:
         with archive.open(name, "w", force_zip64=True) as packed:

@@ -168,6 +168,16 @@ def test_mistakes_name_file_and_line(tmp_path: Path, change: dict[str, Any], mes
     assert not (tmp_path / "out").exists()
 
 
+def test_lists_have_each_code_once(tmp_path: Path) -> None:
+    """Else columns of microdata would have texts twice in their dictionaries (tests/engines/test_writers.py)."""
+    states = {"rows": [["code"], ["19"], ["20"], ["19"]]}
+    path = small("farms", tmp_path / "small", lists=FARMS["lists"] | {"states": states})
+    with pytest.raises(PlanError) as caught:
+        prdp.generate(10, tmp_path / "out", economy=path)
+    assert str(caught.value) == f"{path}: lists.states: the code 19 stands there more than once"
+    assert not any((tmp_path / "out").iterdir())
+
+
 def test_the_command_takes_an_economy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     assert main(["generate", "--economy", "farms", "--records", "100", "--out", out]) == 0

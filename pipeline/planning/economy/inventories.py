@@ -5,6 +5,7 @@ All of it is assumed; nothing comes from microdata. Which codes are frequent bel
 
 import csv
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, ValidationError
 
-from pipeline.base.errors import PlanError, arg
+from pipeline.base.errors import PlanError, arg, in_a_line
 from pipeline.plan.messages import Mistake, lines_of, missing, shape_mistakes
 from pipeline.plan.plan_text import ECONOMY, public_file, read_text
 from pipeline.plan.values import LevelName, Line, Name, NonNegative, Positive, Spec, Text
@@ -147,6 +148,9 @@ def generate_economy(named: str | Path, records: int, seed: int, out: Path) -> G
         lists = {
             name: _write_list(each, places.get(name), folder / "domain", name) for name, each in spec.lists.items()
         }
+        for name, codes in lists.items():
+            if twice := [code for code, times in Counter(codes).items() if times > 1]:
+                raise PlanError(f"{path}: lists.{name}: the code {in_a_line(twice[0])} stands there more than once")
         for file in range(files):
             first, end = (records * edge // files for edge in (file, file + 1))
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(STREAM, file)))

@@ -70,10 +70,11 @@ def make_product(  # noqa: PLR0913 — what it is made of, and the key
 ) -> dict[str, Any]:
     """Write a product of releases and reconciled tables to `out`; return its manifest, which a killed run leaves out.
 
-    The same folders, product (`named`: of conf/products, or a YAML file) and build give the same bytes. Estimates, of
-    `reconciled` or a folder among `folders`, go before what was released, but for `as_released`. `since`: the folders
-    of earlier releases, for changes. Raises PlanError where the product's file is wrong, the folders lack a table that
-    it needs, or others were reconciled; StateError as `Manifest.verified` and `filled`.
+    The same folders, product (`named`: of conf/products, or a YAML file) and build give the same bytes, archives on one
+    kind of processor. Estimates, of `reconciled` or a folder among `folders`, go before what was released, but for
+    `as_released`. `since`: the folders of earlier releases, for changes. Raises PlanError where the product's file is
+    wrong, the folders lack a table that it needs, or others were reconciled; StateError as `Manifest.verified` and
+    `filled`.
     """
     product = product_spec.load_product(named, year)
     with filled(out, PRODUCT.name) as home:

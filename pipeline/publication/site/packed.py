@@ -94,7 +94,7 @@ def part_scripts(figures: Figures) -> Iterator[str]:
 
 
 def csv_of(figures: Figures) -> bytes:
-    """Return all figures as compressed CSV, in the columns of the published files; the same bytes each time."""
+    """Return all figures as compressed CSV in the published columns, the same bytes on one kind of processor."""
     keys, text = in_text(figures.cells.keys(0, len(figures))), io.BytesIO()
     columns = {name: _whole(column) for name, column in figures.columns.items()}
     pa.csv.write_csv(pa.table(keys | columns), text, pa.csv.WriteOptions(batch_size=1 << 14))

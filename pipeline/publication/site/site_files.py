@@ -185,6 +185,7 @@ def _write_table(site: Site, complete: Collection[str], write: Callable[[str, by
         write(f"data/{name}/keys.js", keys_script(shown, structure.domain, facts).encode())
         for number, script in enumerate(part_scripts(shown)):
             write(f"data/{name}/{number}.js", script.encode())
+    page = table_page(facts, about, figures, {"front": f"../{site.front}", "maps": mapped}, instead)
     made: list[dict[str, Any]] = []
     if in_one is not None:
         data, csv = in_one.result(), f"{name}.csv.gz"
@@ -192,8 +193,7 @@ def _write_table(site: Site, complete: Collection[str], write: Callable[[str, by
         digest = {"bytes": len(data), "sha256": sha256(data).hexdigest()}
         files.append({"name": csv, "href": csv} | digest)
         made = [{"path": f"{SITE}/tables/{csv}"} | digest]
-    links = {"front": f"../{site.front}", "files": files, "maps": mapped}
-    write(f"tables/{name}.html", table_page(facts, about, figures, links, instead).encode())
+    write(f"tables/{name}.html", page(files=files).encode())
     written = _Written(mapped if scripts else (), made)
     if not (full and len(figures)):
         return written

@@ -1,6 +1,7 @@
 """The pages of a public site: the front page, and one for each table."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -165,12 +166,12 @@ def _product(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_page(
     facts: Facts, about: Mapping[str, Any], figures: Figures, links: Mapping[str, Any], instead: Coarse | None = None
-) -> str:
-    """Return the page of a table, of which `about` tells, from its figures, all of them or the first.
+) -> Callable[..., str]:
+    """Return what makes the page of a table, of which `about` tells, from its figures, all of them or the first.
 
-    `links`: `front`, the path to the page that lists all files, and `files`, the table's own, empty where they are
-    listed there alone, and `maps`, its levels that there are maps of. `instead`: what is shown, where these are the
-    first figures of too many.
+    It takes the table's own `files`, which may be written meanwhile; empty where `front` alone lists them. `links`:
+    `front`, the path to the page that lists all files, and `maps`, the table's levels that there are maps of.
+    `instead`: what is shown, where these are the first figures of too many.
     """
     names: Names = {level: each["names"] for level, each in facts["levels"].items()}
     shown, of = (figures, about) if instead is None else (instead.figures, instead.about)
@@ -180,7 +181,8 @@ def table_page(
     fewer = [
         each for each in facts["tables"] if each["statistic"] == about["statistic"] and each["cells"] < about["cells"]
     ]
-    return rendered(
+    return partial(
+        rendered,
         "site_table.html",
         title=about["title"],
         site="../",
