@@ -96,12 +96,12 @@ def part_scripts(figures: Figures) -> Iterator[str]:
 def csv_of(figures: Figures) -> bytes:
     """Return all figures as compressed CSV in the published columns, the same bytes on one kind of processor."""
     keys, text = in_text(figures.cells.keys(0, len(figures))), io.BytesIO()
-    columns = {name: _whole(column) for name, column in figures.columns.items()}
+    columns = {name: _as_integers(column) for name, column in figures.columns.items()}
     pa.csv.write_csv(pa.table(keys | columns), text, pa.csv.WriteOptions(batch_size=1 << 14))
     return isal_zlib.compress(text.getbuffer(), LEVEL, GZIP)
 
 
-def _whole(numbers: Numbers) -> Numbers:
+def _as_integers(numbers: Numbers) -> Numbers:
     """Return doubles as integers where Arrow writes these as the same text, which takes half of the time."""
     same = numbers.dtype == np.float64 and (np.abs(numbers) < ALIKE).all() and (np.rint(numbers) == numbers).all()
     return numbers.astype(np.int64) if same and not np.signbit(numbers[numbers == 0]).any() else numbers
