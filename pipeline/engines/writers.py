@@ -251,7 +251,7 @@ def sweep(folder: Location, names: set[str]) -> None:
 # Files of products and reconciled tables: written piece by piece as Parquet and CSV, hashed while written.
 
 PIECE = 1 << 18  # rows of a piece
-LEVEL = 1  # of compression by ISA-L: as small as zlib's level 2, in a quarter of its time
+LEVEL = 1  # of compression by ISA-L: about as small as zlib's level 2, in a quarter of its time
 
 
 class Hashed(io.FileIO):
