@@ -78,7 +78,7 @@ class LeftOutTest:
     def draw(self, kept: int, left_out: int, key: SecretKey) -> tuple[int, int]:
         """Return both counts with their noise; `key` is used for nothing else."""
         bits = CellBits(key=key, query=0, cells=np.arange(2, dtype=np.uint64))
-        noisy = self.mechanism.release(np.array([kept, left_out], dtype=np.int64), bits, Fraction(1, 2)).value
+        noisy = self.mechanism.noisy(np.array([kept, left_out], dtype=np.int64), bits)
         return int(noisy[0]), int(noisy[1])
 
     def passes(self, kept: int, left_out: int) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.accounting.accountant import SHARE, LeftOutTest
 from pipeline.base.canonical import code_digest
@@ -23,7 +23,6 @@ from pipeline.plan.plan_losses import loss_found
 from pipeline.plan.structure import MOST_CELLS, require_size, warnings
 from pipeline.plan.total_policy import left_out_test_of, limits_of, policy_of
 from pipeline.publication.manifest import Manifest
-from pipeline.publication.signing import SigningKey
 from pipeline.publication.site.site_files import FRONT, staged_page
 from pipeline.release.attempts import attempt_of, name_of_root, require_own
 from pipeline.release.pinned import Microdata, Pinned, identity, pinned, require_own_files, source_of
@@ -32,6 +31,9 @@ from pipeline.storage.local import LocalPath
 from pipeline.storage.location import Location
 from pipeline.storage.paths import PUBLIC_MARKS, locate, require_not_in
 from udfs.noise.keystream import SecretKey
+
+if TYPE_CHECKING:
+    from pipeline.publication.signing import SigningKey
 
 TO_DRAW = ("reserved", "drawn")  # statuses in which a run stages tables, or destroys what is staged incomplete
 
@@ -62,7 +64,7 @@ class Job(Request):
 
     engine: Engine
     formats: Collection[str] = ()
-    signing: SigningKey | None = None
+    signing: "SigningKey | None" = None
     new_key: Callable[[], SecretKey] = SecretKey.fresh
     new_test_key: Callable[[], SecretKey] = SecretKey.fresh
     log: Log = field(default_factory=Log)

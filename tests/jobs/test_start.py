@@ -1,5 +1,6 @@
 """What a command loads: importing libraries is most of the time that a short command takes."""
 
+import ctypes
 import os
 import subprocess
 import sys
@@ -39,7 +40,7 @@ NOT_LOADED = {
     "ledger show": CLUSTERS | TABLES | {"pyarrow", "pydantic", "mpmath"},
     "explain": CLUSTERS | TABLES | {"pyarrow"},
     "ledger check": CLUSTERS | TABLES,
-    "release": CLUSTERS | {"pandas", "scipy", "pipeline.planning.explanation"},
+    "release": CLUSTERS | {"pandas", "scipy", "numpy.random", "pipeline.planning.explanation"},
 }
 
 
@@ -95,3 +96,71 @@ def test_arrow_loads_pandas_otherwise() -> None:
     """The reason for all this; once Arrow is better, `do_without_pandas` can go."""
     program = "import sys, pyarrow as pa\npa.array([0])\nassert 'pandas' in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+OWN_PROCESS = """
+import atexit, sys, threading, time
+import jobs.cli
+def called(words, log):
+    atexit.register(print, "at exit")
+    if "thread" in words:
+        threading.Timer(0.2, print, ["thread"]).start()
+    print("words", end="; ")
+    return 3
+class Kept:
+    def __del__(self):
+        print("freed")
+kept = Kept()
+jobs.cli._called = called
+sys.exit(jobs.cli.main())
+"""
+ALLOCATOR = """
+import os, sys
+import jobs.cli
+jobs.cli._called, jobs.cli._end = (lambda words, log: 0), (lambda code: None)
+jobs.cli.main()
+import pyarrow
+print(pyarrow.default_memory_pool().backend_name)
+"""
+
+
+def in_own_process(program: str, *words: str, **environment: str) -> tuple[int, str]:
+    """Return the exit code and standard output of a program whose arguments are those of a command."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "ARROW_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=kept | {"PYTHONPATH": str(ROOT)} | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def test_a_command_s_process_ends_with_all_that_was_to_be_done_but_frees_nothing() -> None:
+    assert in_own_process(OWN_PROCESS) == (3, "words; at exit\n")
+
+
+def test_where_a_thread_still_runs_python_ends_the_process() -> None:
+    code, told = in_own_process(OWN_PROCESS, "thread")
+    assert (code, told) == (3, "words; thread\nat exit\nfreed\n")
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc alone")
+def test_freed_memory_is_used_again_unless_the_installation_has_settings_of_its_own() -> None:
+    assert in_own_process(ALLOCATOR) == (0, "system\n")
+    others = in_own_process("import pyarrow; print(pyarrow.default_memory_pool().backend_name)")
+    assert others[1] != "system\n"  # else nothing was set
+    assert in_own_process(ALLOCATOR, MALLOC_ARENA_MAX="8") == others
+
+
+def test_no_other_package_has_a_say_in_plans(world: Path, tmp_path: Path) -> None:
+    entry = tmp_path / "other-1.dist-info"
+    entry.mkdir()
+    (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1\n")
+    (entry / "entry_points.txt").write_text("[pydantic]\nother = other_plugin:plugin\n")
+    (tmp_path / "other_plugin.py").write_text("raise SystemExit('loaded')")
+    path = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    explained = "import jobs.cli, sys; sys.exit(jobs.cli.main())"
+    assert in_own_process(explained, "explain", str(world / "plan.yaml"), **path)[0] == 0
+    assert in_own_process("import pipeline.plan.plan_schema", **path)[0] == 1  # where nobody says otherwise

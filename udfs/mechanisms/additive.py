@@ -217,7 +217,7 @@ class AdditiveMechanism(Mechanism):
                 )
         return None
 
-    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+    def noisy(self, totals: Int64s, bits: Bits) -> Int64s:
         """Return totals + noise.
 
         Noise of a fine lattice, n steps of which are one, is rounded to whole steps: the same as rounding the noisy
@@ -225,12 +225,17 @@ class AdditiveMechanism(Mechanism):
         distances the range is ±(2⁶³ − 1 − n)/n, which totals are held in as well before noise is added. Holding them
         moves no two totals apart, so that no influence grows.
         """
-        n = self.fineness
-        largest = LARGEST if n == 1 else (LARGEST - n) // n
-        held = totals if n == 1 else np.clip(totals, -largest, largest)
+        held = totals if self.fineness == 1 else np.clip(totals, -self._largest, self._largest)
         value = lattice.add_noise(held, *self.draw(bits, len(held)))
-        if n > 1:
-            value = np.clip(value, -largest, largest)
+        return value if self.fineness == 1 else np.clip(value, -self._largest, self._largest)
+
+    @property
+    def _largest(self) -> int:
+        return LARGEST if self.fineness == 1 else (LARGEST - self.fineness) // self.fineness
+
+    def release(self, totals: Int64s, bits: Bits, interval: Fraction) -> Released:
+        """Return noisy totals and their intervals, which are as long for every total."""
+        value, largest = self.noisy(totals, bits), self._largest
         width, error = self.half_width(interval), float(np.sqrt(self.noise_variance))
         # beyond it the whole range, which every total lies in
         lower, upper = lattice.interval_of(value, width if width <= largest else 2 * largest, largest)

@@ -150,5 +150,5 @@ class SeededBits:
         """Return 128 further bits of the given draw."""
         return int.from_bytes(self._random(draw, row, 1 + part).bytes(16))
 
-    def _random(self, *address: int) -> np.random.Generator:
+    def _random(self, *address: int) -> "np.random.Generator":  # a module that releases do not load
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(self.stream, *address)))

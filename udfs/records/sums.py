@@ -157,14 +157,14 @@ def sum_batches(batches: Iterable[pa.RecordBatch], spec: SumSpec) -> Frame:
 
 
 def add_frames(frames: Sequence[Frame], size: int) -> Frame:
-    """Return the frame of sums of one frame or several, over `size` cells."""
+    """Return the frame of sums of one frame or several, each sorted, over `size` cells."""
     addends = [name for name in frames[0] if name != CELL and not name.startswith(HIGH)]
-    sums = ExactSums(size, addends)
+    sums, marked = ExactSums(size, addends), []
     for frame in frames:
-        inside = frame[CELL] >= 0
-        sums.add_columns(frame[CELL][inside], {name: words[inside] for name, words in frame.items()})
-    cells = np.concatenate([frame[CELL] for frame in frames])
-    counts = np.concatenate([frame[addends[0]] for frame in frames])
+        first = int(np.searchsorted(frame[CELL], 0))  # of its cells: counts and broken rules come before
+        marked.append({name: words[:first] for name, words in frame.items()})
+        sums.add_columns(frame[CELL][first:], {name: words[first:] for name, words in frame.items()})
+    cells, counts = (np.concatenate([each[name] for each in marked]) for name in (CELL, addends[0]))
     return to_frame(sums, broken_of(cells), counts_of(cells, counts))
 
 
