@@ -60,18 +60,18 @@ MEMORY = {-8: 3, -3: 32 << 20, -1: 1 << 30}  # M_ARENA_MAX, M_MMAP_THRESHOLD and
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command, by default that of the process's own arguments, and return its exit code."""
+    """Run one command and return its exit code; by default that of the process's own arguments, and end the process."""
     own_process = words is None
     if words is None:
         run_in_utf8()
         _keep_memory()
+        os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # no other package has a say in plans, nor is looked for
         words = sys.argv[1:]
     escape_what_cannot_be_printed()
     words = list(words)
     gc.set_threshold(OBJECTS)
     # OpenBLAS ends a process that cannot have all its threads, and prdp's own are as many as there are processors.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # no other package has a say in plans, nor is looked for
     log = _log(words)
     with stopping(), log.listening(), as_options():
         code = _called(words, log)
@@ -81,18 +81,21 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _end(code: int) -> None:
-    """End the process where nothing else runs in it: to free all that it holds takes Python a tenth of `explain`."""
-    if threading.active_count() == 1 and "pyspark" not in sys.modules:
+    """End the process where nothing else runs in it or looks on: freeing what it holds is a tenth of `explain`."""
+    gc.freeze()  # where Python ends it, that searches for circular rubbish
+    alone = threading.active_count() == 1 and "pyspark" not in sys.modules
+    if alone and sys.getprofile() is None and sys.gettrace() is None:
         atexit._run_exitfuncs()
-        with suppress(OSError):  # after success all was written before
+        with suppress(AttributeError, OSError, ValueError):  # a stream that takes nothing: Python ends with code 120
             sys.stdout.flush()
-        os._exit(code)
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def _keep_memory() -> None:
     """Have glibc, and Arrow through it, use again what was freed: clearing new memory took a tenth of a release."""
     library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt") and not any(name.startswith("MALLOC_") for name in os.environ):
+    if hasattr(library, "mallopt") and not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         for parameter, value in MEMORY.items():
             library.mallopt(parameter, value)

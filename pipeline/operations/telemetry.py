@@ -340,6 +340,7 @@ def _server(parts: SplitResult) -> str:
 
 
 def _reason(error: Exception) -> str:
-    cause = getattr(error, "reason", error)
+    reason = getattr(error, "reason", None)
+    cause = reason if isinstance(reason, Exception) else error
     message = getattr(cause, "verify_message", None)  # of a certificate
     return str(message or getattr(cause, "strerror", None) or type(cause).__name__)

@@ -189,16 +189,9 @@ def root_of_name(ledger: Ledger, name: str | None) -> Location:
     return LocalPath(ledger.staging_root) if name is None else locate(name, what="the ledger's staging location")
 
 
-def finish(
-    ledger: Ledger,
-    state: ReleaseState,
-    out: Location,
-    signing: "SigningKey | None",
-    contents: AttemptContents | None = None,
-) -> ReleaseState:
+def finish(ledger: Ledger, state: ReleaseState, out: Location, signing: "SigningKey | None") -> ReleaseState:
     """Publish an approved attempt, copy a published one to its output, signed, and settle it; return the state.
 
-    `contents`: of the staged files, where this run has read all of them; each is compared again while it is copied.
     Call it with the release's lock. A crash anywhere is finished by calling it again. Raises StateError where the
     staged files are incomplete, or are not those that were held or published, or lie in another ledger's staging.
     """
@@ -207,7 +200,7 @@ def finish(
         state = ledger.publish(state.release, attempt_of(state), contents.digest)
     if state.status == "published":
         staging = live_staging(ledger, state)
-        contents = contents or require_staged(state, staging)
+        contents = require_staged(state, staging)
         put_front_page(copy_to_output(staging, contents, out, build_manifest(state, contents), signing))
         _note_correction(ledger, state)
         state = ledger.settle(state.release, attempt_of(state))

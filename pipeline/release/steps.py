@@ -59,7 +59,7 @@ def _advance(job: Job) -> Outcome:
     with job.log.stage("reserve"):
         request.require_no_refusal(job)
         state = request.reserve(job)
-    before, drew, contents = state.status, False, None
+    before, drew = state.status, False
     if before in request.TO_DRAW:
         request.warn_of_a_mark(job, state)
         try:
@@ -69,8 +69,7 @@ def _advance(job: Job) -> Outcome:
             raise
         contents = _staged_before(job, state)
         drew = contents is None
-        contents = contents or _draw(job)
-        state = _hold_or_publish(job, contents)
+        state = _hold_or_publish(job, contents or _draw(job))
     else:
         with suppress(StateError, OSError):  # another user's staging, or a store that is gone, stops nothing by now
             _sweep(job, state)  # of what a run that stood still wrote after its draw was destroyed
@@ -79,7 +78,7 @@ def _advance(job: Job) -> Outcome:
     attempt = attempts.attempt_of(state)
     job.log.about(attempt=attempt)
     with job.log.stage("settle"):
-        state = attempts.finish(job.ledger, state, job.out, job.signing, contents)
+        state = attempts.finish(job.ledger, state, job.out, job.signing)
         attempts.require_published(job.out / state.release, state.release, attempt)
     return request.outcome(job, state, job.out / state.release / attempt, before, drew)
 

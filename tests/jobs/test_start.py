@@ -99,59 +99,76 @@ def test_arrow_loads_pandas_otherwise() -> None:
 
 
 OWN_PROCESS = """
-import atexit, sys, threading, time
+import atexit, os, sys, threading
 import jobs.cli
+end = os._exit
+os._exit = lambda code: (print("at once", flush=True), end(code))
 def called(words, log):
     atexit.register(print, "at exit")
     if "thread" in words:
-        threading.Timer(0.2, print, ["thread"]).start()
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
+    if "spark" in words:
+        sys.modules["pyspark"] = None
     print("words", end="; ")
     return 3
-class Kept:
-    def __del__(self):
-        print("freed")
-kept = Kept()
 jobs.cli._called = called
 sys.exit(jobs.cli.main())
 """
 ALLOCATOR = """
-import os, sys
+import ctypes
 import jobs.cli
 jobs.cli._called, jobs.cli._end = (lambda words, log: 0), (lambda code: None)
 jobs.cli.main()
 import pyarrow
-print(pyarrow.default_memory_pool().backend_name)
+class Info(ctypes.Structure):
+    _fields_ = [("first", ctypes.c_size_t * 3), ("hblks", ctypes.c_size_t), ("rest", ctypes.c_size_t * 6)]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+mapped = libc.mallinfo2().hblks
+libc.malloc(ctypes.c_size_t(31 << 20))
+print(pyarrow.default_memory_pool().backend_name, "mapped" if libc.mallinfo2().hblks > mapped else "kept")
 """
+CALL = "import jobs.cli, sys; sys.exit(jobs.cli.main())"
 
 
-def in_own_process(program: str, *words: str, **environment: str) -> tuple[int, str]:
-    """Return the exit code and standard output of a program whose arguments are those of a command."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "ARROW_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env=kept | {"PYTHONPATH": str(ROOT)} | environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+def in_own_process(program: str, *words: str, out: str | None = None, **environment: str) -> tuple[int, str]:
+    """Return the exit code and output of a program whose arguments are those of a command; `out`: where both go."""
+    own = ("MALLOC_", "GLIBC_", "ARROW_", "PYDANTIC_", "PYTHON")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
+    with open(out or os.devnull, "w") as taken:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            env=kept | {"PYTHONPATH": str(ROOT)} | environment,
+            stdout=taken if out else subprocess.PIPE,
+            stderr=taken if out else None,
+            text=True,
+            check=False,
+        )
     return done.returncode, done.stdout
 
 
-def test_a_command_s_process_ends_with_all_that_was_to_be_done_but_frees_nothing() -> None:
-    assert in_own_process(OWN_PROCESS) == (3, "words; at exit\n")
+def test_a_command_s_process_ends_at_once_where_nothing_else_runs_in_it() -> None:
+    assert in_own_process(OWN_PROCESS) == (3, "words; at exit\nat once\n")
+    assert in_own_process(OWN_PROCESS, "thread") == (3, "words; thread\nat exit\n")
+    assert in_own_process(OWN_PROCESS, "spark") == (3, "words; at exit\n")
+    assert in_own_process(f"import sys; sys.setprofile(lambda *_: None){OWN_PROCESS}") == (3, "words; at exit\n")
 
 
-def test_where_a_thread_still_runs_python_ends_the_process() -> None:
-    code, told = in_own_process(OWN_PROCESS, "thread")
-    assert (code, told) == (3, "words; thread\nat exit\nfreed\n")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="of Linux")
+def test_no_call_whose_output_is_lost_ends_with_exit_code_0() -> None:
+    assert in_own_process(CALL, "--help")[0] == 0
+    assert in_own_process(CALL, "--help", out="/dev/full")[0] != 0
+    closed = f"import os, sys; os.close(1); sys.stdout = None; {CALL}"
+    assert in_own_process(closed, "explain", "nothing.yaml")[0] == 2
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="of glibc alone")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="of glibc 2.33 and later")
 def test_freed_memory_is_used_again_unless_the_installation_has_settings_of_its_own() -> None:
-    assert in_own_process(ALLOCATOR) == (0, "system\n")
-    others = in_own_process("import pyarrow; print(pyarrow.default_memory_pool().backend_name)")
-    assert others[1] != "system\n"  # else nothing was set
-    assert in_own_process(ALLOCATOR, MALLOC_ARENA_MAX="8") == others
+    assert in_own_process(ALLOCATOR) == (0, "system kept\n")
+    for settings in ({"MALLOC_ARENA_MAX": "8"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=8"}):
+        code, told = in_own_process(ALLOCATOR, **settings)
+        assert (code, told.split()[1]) == (0, "mapped")
+        assert told.split()[0] != "system"
 
 
 def test_no_other_package_has_a_say_in_plans(world: Path, tmp_path: Path) -> None:
@@ -161,6 +178,5 @@ def test_no_other_package_has_a_say_in_plans(world: Path, tmp_path: Path) -> Non
     (entry / "entry_points.txt").write_text("[pydantic]\nother = other_plugin:plugin\n")
     (tmp_path / "other_plugin.py").write_text("raise SystemExit('loaded')")
     path = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    explained = "import jobs.cli, sys; sys.exit(jobs.cli.main())"
-    assert in_own_process(explained, "explain", str(world / "plan.yaml"), **path)[0] == 0
+    assert in_own_process(CALL, "explain", str(world / "plan.yaml"), **path)[0] == 0
     assert in_own_process("import pipeline.plan.plan_schema", **path)[0] == 1  # where nobody says otherwise

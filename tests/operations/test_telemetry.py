@@ -18,7 +18,7 @@ import prdp
 from jobs.cli import main
 from pipeline.base.errors import PlanError
 from pipeline.operations import telemetry
-from pipeline.operations.telemetry import Gauge, Run, Unsent, as_text, checked_url, gauges_of_run, send
+from pipeline.operations.telemetry import Gauge, Run, Unsent, as_text, checked_url, gauges_of_run, reach, send
 from tests.support.collector import Collector, collector
 from tests.support.leaks import found
 from tests.support.ledgers import ledger_file
@@ -219,6 +219,8 @@ def test_it_is_sent_to_one_server_and_over_trusted_tls_alone(
     assert [each.body for each in server.received] == [b"1", b"2"]
     with pytest.raises(Unsent, match="Connection refused"):
         send("http://127.0.0.1:1", b"3", "text/plain")
+    with pytest.raises(Unsent, match=r"\[SSL"):  # it speaks no TLS
+        reach(server.url.replace("http:", "https:"))
     for name, pem in zip(("root", "leaf", "key"), certificates("localhost"), strict=True):
         (tmp_path / name).write_bytes(pem)
     with collector((tmp_path / "leaf", tmp_path / "key")) as secure:
