@@ -11,7 +11,7 @@ COMMAND = "jobs.cli"  # a name, as in an entry point: it must not be imported be
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; 1 where one of OWN, as found on the path, does not lie beside prdp."""
+    """Run one command as jobs.cli.main does; return 1 where one of OWN, as found on the path, is not beside prdp."""
     home = Path(__file__).resolve().parents[1]
     for name in OWN:
         spec = find_spec(name)
