@@ -5,7 +5,7 @@ import io
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -278,20 +278,28 @@ class Written(ExitStack):
     """A table that is written in a block to all of some paths: as Parquet where they end with .parquet, else as CSV.
 
     `notes`: what Parquet files say of the table in their footer. `zipped`: each CSV file is the one member of an
-    archive beside its path, with the ending .zip.
+    archive beside its path, with the ending .zip. `empty`: the columns that may lack values; None: any of them.
     """
 
-    def __init__(self, *paths: Path, notes: Mapping[str, str] = MappingProxyType({}), zipped: bool = False) -> None:
+    def __init__(
+        self,
+        *paths: Path,
+        notes: Mapping[str, str] = MappingProxyType({}),
+        zipped: bool = False,
+        empty: Collection[str] | None = None,
+    ) -> None:
         super().__init__()
         for path in paths:
             path.parent.mkdir(exist_ok=True)
-        self._paths, self._notes, self._writers = paths, dict(notes), list[Any]()
+        self._paths, self._notes, self._writers, self._empty = paths, dict(notes), list[Any](), empty
         self._zipped = [zipped and path.suffix != ".parquet" for path in paths]
         names = (path.with_suffix(".zip") if packed else path for path, packed in zip(paths, self._zipped, strict=True))
         self.files = [self.enter_context(Hashed(name)) for name in names]
 
     def write(self, table: pa.Table) -> None:
         """Write the next rows; the first ones fix names and types."""
+        fields = [each.with_nullable(self._empty is None or each.name in self._empty) for each in table.schema]
+        table = pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
         if not self._writers:
             for file, path, packed in zip(self.files, self._paths, self._zipped, strict=True):
                 into = self.enter_context(_packed(file, path.name)) if packed else file
@@ -343,8 +351,6 @@ def _packed(file: Hashed, name: str) -> Iterator[Any]:
 def _writer(file: Any, path: Path, schema: pa.Schema, notes: dict[str, str]) -> Any:
     if path.suffix == ".parquet":
         texts = [field.name for field in schema if field.type == pa.string() or pa.types.is_dictionary(field.type)]
-        # Rows are in the order of the first key: a piece has nearly all codes of the others, whose ends tell nothing.
-        with_ends = [name for name in schema.names if name not in texts[1:]]
         # Whole numbers as differences are smaller, and need far less compression.
         encodings = {field.name: "DELTA_BINARY_PACKED" for field in schema if pa.types.is_integer(field.type)}
         writer = pq.ParquetWriter(
@@ -354,7 +360,9 @@ def _writer(file: Any, path: Path, schema: pa.Schema, notes: dict[str, str]) -> 
             use_dictionary=texts,
             column_encoding=encodings,
             store_schema=False,
-            write_statistics=with_ends,
+            write_statistics=texts[:1],  # rows are in its order: of other columns a piece has nearly all values
+            write_batch_size=PIECE,
+            max_rows_per_page=PIECE,  # pages are read whole: small ones are larger, and take longer
         )
         if notes:
             writer.add_key_value_metadata(notes)

@@ -135,6 +135,11 @@ def test_figures_per_head_have_their_own_interval_over_the_public_number(tmp_pat
     assert prdp.verify(tmp_path / "out").files == len(manifest["files"])
 
 
+def test_a_public_number_alone_keeps_no_row(tmp_path: Path) -> None:
+    read = rows(made(tmp_path, layouts=[LAYOUT | {"leave_out_empty": True}]) / "heads.csv")
+    assert {*read} == {("01", "11"), ("02", "11"), ("09", "11"), ("09", "21")}  # of 40 and 1, the errors are 20
+
+
 def test_numbers_of_coarser_levels_are_sums_of_the_list(tmp_path: Path) -> None:
     nation = Table({"nation": ("US",)}, np.array([4700.0]), np.array([9.0]))
     release = publish(tmp_path, {"jobs": table(JOBS), "us": nation})

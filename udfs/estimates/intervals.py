@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from udfs.mechanisms.additive_kinds import GaussianNoise
 from udfs.mechanisms.base import Mechanism
@@ -82,7 +84,7 @@ def half_step(*steps_in_errors: float) -> float:
     return math.sqrt(sum(share**2 for share in steps_in_errors)) / 2
 
 
-def whole_range(lower: Floats, upper: Floats, step: float) -> tuple[Floats, Floats]:
+def whole_range(lower: NDArray[Any], upper: NDArray[Any], step: float) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the ends of ranges as whole numbers.
 
     A total of whole steps is one of the whole numbers in its interval: rounded inwards, but for the error of doubles,
@@ -90,6 +92,9 @@ def whole_range(lower: Floats, upper: Floats, step: float) -> tuple[Floats, Floa
     """
     if step % 1 != 0:
         return np.floor(lower), np.ceil(upper)
+    ends = (lower, upper)
+    if all(each.dtype == np.int64 and -5e8 < each.min(initial=0) <= each.max(initial=0) < 5e8 for each in ends):
+        return ends  # they are whole, and the slack below is at most a half
     slack = 1e-9 * np.maximum(1, np.maximum(np.abs(lower), np.abs(upper)))
     inner = np.ceil(lower - slack), np.floor(upper + slack)
     apart = inner[0] > inner[1]

@@ -232,8 +232,8 @@ class Figures(NamedTuple):
     shown: NDArray[Any]
     withheld: NDArray[np.bool_]
     flag: NDArray[np.int8]
-    lower: Floats
-    upper: Floats
+    lower: NDArray[Any]
+    upper: NDArray[Any]
     relative: Floats
     missing: NDArray[np.bool_]
 

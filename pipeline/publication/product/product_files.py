@@ -1,22 +1,24 @@
 """The files of a product's layouts, and of its Research and Basic tables: written piece by piece."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError
-from pipeline.engines.writers import PIECE, Hashed, Written
+from pipeline.engines.writers import PIECE, ROW_GROUP_CELLS, Hashed, Written
 from pipeline.publication import release_folder
 from pipeline.publication.product.derived_columns import Figures, Noted, NoteSpec, some, withheld
-from pipeline.publication.product.product_layouts import Names, Rows, not_alike
+from pipeline.publication.product.product_layouts import Known, Names, Rows, Taken, not_alike
 from pipeline.publication.product.product_spec import WITHHELD, ColumnSpec, LayoutSpec, ProductSpec, TableSpec
-from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, ShownTable, ShownTables
+from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
 from pipeline.publication.release_folder import column
 from udfs.numbers.arrays import Floats
 from udfs.records.codes import OTHER
@@ -32,12 +34,17 @@ def write_layout(
 
     Raises PlanError where no folder has one of its tables, or they do not fit into its rows.
     """
-    stacks = [Rows(product, layout, rows, tables, home) for rows in layout.rows]
+    known: Known = {}
+    stacks = [Rows(product, layout, rows, tables, home, known) for rows in layout.rows]
     with ExitStack() as open_files:
-        files = [layout.file, *([layout.ranges_file] if layout.ranges else [])]
+        figures = [each.name for each in layout.columns if each.codes is None]
+        files = {layout.file: figures}
+        if layout.ranges:
+            unbounded = [name for name in figures if not all(rows.bounded(name) for rows in stacks)]
+            files[layout.ranges_file] = [f"{name}_{ending}" for name in unbounded for ending, _ in RANGE]
         made = [
-            open_files.enter_context(Written(path, path.with_suffix(".parquet"), zipped=product.zip))
-            for path in (home / "layouts" / file for file in files)
+            open_files.enter_context(Written(path, path.with_suffix(".parquet"), zipped=product.zip, empty=empty))
+            for path, empty in ((home / "layouts" / file, empty) for file, empty in files.items())
         ]
         for area in dict.fromkeys(rows.area for rows in stacks):
             for pieces in _tables(product, layout, [rows for rows in stacks if rows.area == area], names):
@@ -56,60 +63,84 @@ def _tables(product: ProductSpec, layout: LayoutSpec, stacks: list[Rows], names:
         for each in layout.columns
         if each.codes is not None and area not in each.codes
     }
-    count = sum(rows.count for rows in stacks)
     listed = np.concatenate([_listed(rows) for rows in stacks])
     keys = [texts[name] for name in reversed(layout.order) if name in texts]
-    order = np.lexsort(keys) if keys else np.arange(count)
-    sorted_texts = {name: pa.array(values[order]).dictionary_encode() for name, values in texts.items()}
-    letters = pa.array([*(flag.flag for flag in product.flags), WITHHELD], pa.string())
-    step = max(1, PIECE // max(rows.inside for rows in stacks))
-    for begin in range(0, stacks[0].areas, step):
-        (areas, first), *others = [rows.read(min(step, stacks[0].areas - begin)) for rows in stacks]
-        for rows, (codes, _) in zip(stacks[1:], others, strict=True):
-            if rows.areas != stacks[0].areas or not codes.equals(areas):
-                raise not_alike(layout, *(next(iter(each.grids.values())).source for each in (stacks[0], rows)))
-        shown = _noted(
-            product, layout, stacks, _ended(stacks, [first, *(each for _, each in others)]), areas.to_pylist()
-        )
-        figures = _Joined(shown, [rows.count for rows in stacks], order, len(areas))
-        columns: dict[str, Any] = {}
-        ranges: dict[str, Any] = {}
-        empty = np.ones(count * len(areas), bool)
+    order = np.lexsort(keys) if keys else np.arange(len(listed))
+    coded = {name: pa.array(values[order]).dictionary_encode() for name, values in texts.items()}
+    for areas, taken in _read_together(layout, stacks):
+        own = _ended(stacks, [rows.figures(areas, taken) for rows in stacks])
+        shown = _noted(product, layout, stacks, own, areas)
+        piece = _Piece(product, shown, [rows.count for rows in stacks], len(areas))
+
+        of_areas = {
+            each.name: pa.array([each.codes[area].written(code, names.get(area, {})) for code in areas], pa.string())
+            for each in layout.columns
+            if each.codes is not None and area in each.codes
+        }
+
+        kept = np.logical_and.outer([code != OTHER for code in areas], listed)
+        every = some_shown = _Places.of(kept, order)
+        if layout.leave_out_empty:
+            some_shown = _Places.of(kept & ~piece.hidden(layout.columns).reshape(kept.shape), order)
+        columns: dict[str, pa.Array] = {}
+        ranges: dict[str, pa.Array] = {}
         for each in layout.columns:
-            if each.value in product.lists:
-                unlisted = figures.of(each.name, "missing")[1]
-                columns[each.name] = pa.array(figures.of(each.name, "shown")[1], mask=unlisted)
-            elif each.value is not None:
-                absent, hidden = figures.of(each.name, "withheld")
-                empty &= absent | hidden
-                columns[each.name] = pa.array(figures.of(each.name, "shown")[1], mask=absent | hidden)
-                for ending, end in RANGE:
-                    ends = figures.of(each.name, end)[1]
-                    unknown = absent | ~np.isfinite(ends)
-                    held = np.where(unknown, 0, ends)
-                    if each.value in product.measures:
-                        held = np.clip(held, -MOST, MOST).astype(np.int64)
-                    ranges[f"{each.name}_{ending}"] = pa.array(held, mask=unknown)
-            elif each.flag is not None:
-                absent, numbered = figures.of(each.name, "flag")
-                lacking = figures.of(each.name, "missing")[1].astype(bool)
-                columns[each.name] = _coded(numbered, letters, absent | lacking)
-            elif each.notes is not None:
-                sets, numbered = np.unique(figures.of(each.name, "notes")[1], return_inverse=True)
-                columns[each.name] = _coded(numbered, pa.array([_notes(product, one) for one in sets], pa.string()))
-            elif each.name in texts:
-                place = np.tile(sorted_texts[each.name].indices.to_numpy(zero_copy_only=False), len(areas))
-                columns[each.name] = ranges[each.name] = _coded(place, sorted_texts[each.name].dictionary)
+            if each.name in of_areas:
+                columns[each.name], ranges[each.name] = (
+                    _coded(x.areas, of_areas[each.name]) for x in (some_shown, every)
+                )
+            elif each.name in coded:
+                numbers, codes = coded[each.name].indices.to_numpy(), coded[each.name].dictionary
+                columns[each.name], ranges[each.name] = (
+                    _coded(numbers.take(x.rows), codes) for x in (some_shown, every)
+                )
             else:
-                piece = (each.codes or {})[area]
-                codes = pa.array([piece.written(code, names.get(area, {})) for code in areas.to_pylist()], pa.string())
-                columns[each.name] = ranges[each.name] = _coded(np.repeat(np.arange(len(areas)), count), codes)
-        kept = np.logical_and.outer([code != OTHER for code in areas.to_pylist()], listed[order]).ravel()
-        shown = kept & ~empty if layout.leave_out_empty else kept
-        yield [
-            pa.table(columns).filter(pa.array(shown)),
-            *([pa.table(ranges).filter(pa.array(kept))] if layout.ranges else []),
-        ]
+                columns[each.name] = piece.column(each, some_shown.cells)
+                if layout.ranges and each.value is not None and each.value not in product.lists:
+                    ranges |= piece.ends(each, every.cells)
+        yield [pa.table(columns), *([pa.table(ranges)] if layout.ranges else [])]
+
+
+def _read_together(layout: LayoutSpec, stacks: Sequence[Rows]) -> Iterator[tuple[list[str], dict[Grid, Taken]]]:
+    """Yield the codes of the next areas, and their rows of each grid; PlanError where these are not alike."""
+    grids = dict.fromkeys(grid for rows in stacks for grid in rows.needed)
+    first, *others = grids
+    for other in others:
+        if other.areas != first.areas:
+            raise not_alike(layout, first.source, other.source)
+    cells = [each for rows in stacks for _, each in rows.cells.values() if each is not None]
+    picked = {grid: {level for each in cells if each.grid is grid for level in each.of} for grid in grids}
+    axes = {grid: [number for number, level in enumerate(grid.codes, 1) if level in picked[grid]] for grid in grids}
+    readers = {grid: grid.source.reader() for grid in grids}
+    step = max(1, PIECE // max(prod(grid.shape) for grid in grids))
+    for begin in range(0, first.areas, step):
+        count = min(step, first.areas - begin)
+        areas: list[str] = []
+        keys: dict[Grid, pa.Table] = {}
+        taken: dict[Grid, Taken] = {}
+        for grid, reader in readers.items():
+            rows = reader.take(count * prod(grid.shape))
+            levels = grid.source.levels
+            twins = (of for each, of in keys.items() if each.source.levels == levels and each.codes == grid.codes)
+            if not any(release_folder.same_keys(rows, of, levels) for of in twins):
+                keys[grid] = rows
+                if not grid.fits(rows, count):
+                    raise grid.refused(layout.file)
+                own = grid.areas_of(rows).to_pylist()
+                areas = areas or own
+                if own != areas:
+                    raise not_alike(layout, first.source, grid.source)
+            taken[grid] = {
+                name: _outermost(release_folder.numbers(rows, name).reshape(count, *grid.shape), axes[grid])
+                for name in grid.source.figures
+            }
+        yield areas, taken
+
+
+def _outermost(cube: NDArray[Any], axes: Sequence[int]) -> NDArray[Any]:
+    """Return an array with these axes outermost in memory, so that what has one place on them lies side by side."""
+    order = [*axes, *(axis for axis in range(cube.ndim) if axis not in axes)]
+    return np.ascontiguousarray(cube.transpose(order)).transpose(np.argsort(order))
 
 
 def _coded(numbers: NDArray[Any], texts: pa.Array, absent: NDArray[np.bool_] | None = None) -> pa.Array:
@@ -203,24 +234,69 @@ def _notes(product: ProductSpec, bits: int) -> str:
     return " ".join(note.note for number, note in enumerate(product.footnotes) if int(bits) >> number & 1)
 
 
-@dataclass(frozen=True, eq=False)
-class _Joined:
-    """Figures of all stacks of rows, of as many rows each, in the order of the layout."""
+class _Places(NamedTuple):
+    """Rows in the order of a layout: the number of each one's area, its own in the area, and that of its figures."""
 
+    areas: NDArray[np.intp]
+    rows: NDArray[np.intp]
+    cells: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, kept: NDArray[np.bool_], order: NDArray[np.intp]) -> "_Places":
+        """Return the places of the rows that are `kept`, area by area in some order."""
+        areas, rows = np.nonzero(kept[:, order])
+        return cls(areas, rows, areas * len(order) + order[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some areas' figures of all stacks of rows, of as many rows each."""
+
+    product: ProductSpec
     stacks: list[dict[str, Figures | Noted | None]]
     counts: list[int]
-    order: NDArray[np.intp]
     areas: int
 
-    def of(self, name: str, figure: str) -> tuple[NDArray[np.bool_], NDArray[Any]]:
-        """Return where a column has no cells, and a figure of its cells, 0 where it has none."""
-        shown = [stack[name] for stack in self.stacks]
+    def of(self, name: str, figure: str, absent: float) -> NDArray[Any]:
+        """Return a figure of a column, area by area; `absent` where it has no cells."""
+        shown = (stack[name] for stack in self.stacks)
         parts = [
-            np.zeros((self.areas, count), bool) if each is None else getattr(each, figure)
+            np.full((self.areas, count), absent) if each is None else getattr(each, figure)
             for each, count in zip(shown, self.counts, strict=True)
         ]
-        absent = np.repeat([each is None for each in shown], self.counts)[self.order]
-        return np.tile(absent, self.areas), np.concatenate(parts, axis=1).take(self.order, axis=1).ravel()
+        return np.concatenate(parts, axis=1).ravel()
+
+    def hidden(self, columns: Iterable[ColumnSpec]) -> NDArray[np.bool_]:
+        """Return which rows show nothing."""
+        hidden = np.ones(self.areas * sum(self.counts), bool)
+        for each in columns:
+            if each.value is not None and each.value not in self.product.lists:
+                hidden &= self.of(each.name, "withheld", absent=True)
+        return hidden
+
+    def column(self, shown: ColumnSpec, cells: NDArray[np.intp]) -> pa.Array:
+        """Return what a column of figures, flags or notes shows of some rows."""
+        of = partial(self.of, shown.name)
+        if shown.flag is not None:
+            letters = pa.array([*(flag.flag for flag in self.product.flags), WITHHELD], pa.string())
+            return _coded(of("flag", 0).take(cells), letters, of("missing", absent=True).take(cells))
+        if shown.notes is not None:
+            sets, numbered = np.unique(of("notes", 0).take(cells), return_inverse=True)
+            return _coded(numbered, pa.array([_notes(self.product, one) for one in sets], pa.string()))
+        lacking = "missing" if shown.value in self.product.lists else "withheld"
+        return pa.array(of("shown", 0).take(cells), mask=of(lacking, absent=True).take(cells))
+
+    def ends(self, shown: ColumnSpec, cells: NDArray[np.intp]) -> Iterator[tuple[str, pa.Array]]:
+        """Yield ends of ranges in some rows, nothing where there are none; of totals as whole numbers."""
+        for ending, end in RANGE:
+            ends = self.of(shown.name, end, np.nan).take(cells)
+            unknown = None
+            if ends.dtype != np.int64:
+                unknown = ~np.isfinite(ends)
+                ends = np.where(unknown, 0, ends)
+                if shown.value in self.product.measures:
+                    ends = np.clip(ends, -MOST, MOST).astype(np.int64)
+            yield f"{shown.name}_{ending}", pa.array(ends, mask=unknown)
 
 
 # Research and Basic tables: tables with the same cells, side by side.
@@ -251,12 +327,13 @@ def write_table(product: ProductSpec, table: TableSpec, tables: ShownTables, nam
         raise PlanError(f"{table.name}: by: must be the keys of the table {first.name}, {', '.join(first.levels)}")
     turned = {measure: each.turned(levels, home, table.name) for measure, each in of_measure.items()}
     formats = (".parquet", ".csv") if product.csv else (".parquet",)
+    hidden = [f"{measure}{ending}" for measure in table.values for ending in ("", "_cv")]
     with ExitStack() as open_files:
         made = {
             kind: open_files.enter_context(
-                Written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip)
+                Written(*(home / kind / f"{table.name}{ending}" for ending in formats), zipped=product.zip, empty=empty)
             )
-            for kind in (RESEARCH, BASIC)
+            for kind, empty in ((RESEARCH, ()), (BASIC, hidden))
         }
         for pieces in _side_by_side(table, turned):
             keys = next(iter(pieces.values()))
@@ -266,7 +343,10 @@ def write_table(product: ProductSpec, table: TableSpec, tables: ShownTables, nam
 
 
 def _side_by_side(table: TableSpec, tables: Mapping[str, ShownTable]) -> Iterator[dict[str, pa.Table]]:
-    readers = {measure: source.reader() for measure, source in tables.items()}
+    readers = {
+        measure: source.reader(PIECE // ROW_GROUP_CELLS, None if source.reconciled or not source.additive else UPPER)
+        for measure, source in tables.items()
+    }
     (first, of_first), *others = tables.items()
     done = False
     while not done:
@@ -307,13 +387,14 @@ def _basic(
             columns[f"{level}_name"] = release_folder.text_of(coded, names[level])
     for measure, piece in pieces.items():
         values, errors = (release_folder.numbers(piece, name) for name in (release_folder.VALUE, release_folder.ERROR))
-        lower, upper = release_folder.numbers(piece, LOWER), release_folder.numbers(piece, UPPER)
+        lower = release_folder.numbers(piece, LOWER)
         figures = release_folder.numbers(
             piece, release_folder.DISPLAY if release_folder.DISPLAY in piece.column_names else release_folder.VALUE
         )
         relative = release_folder.coefficient(values, errors)
         hidden = withheld(product.basic, values, errors, lower, relative)
-        hidden |= (figures < np.floor(lower)) | (figures > np.ceil(upper))
+        if UPPER in piece.column_names:
+            hidden |= (figures < np.floor(lower)) | (figures > np.ceil(release_folder.numbers(piece, UPPER)))
         columns[measure] = pa.array(release_folder.rounded_to(figures, int(product.basic.round)), mask=hidden)
         columns[f"{measure}_sd"] = _short(errors)
         columns[f"{measure}_cv"] = pa.array(np.round(relative, 1), mask=hidden)
@@ -323,7 +404,9 @@ def _basic(
 
 def _short(errors: Floats) -> Floats:
     """Return standard errors in DIGITS digits; infinite ones and 0 as they are."""
-    coded = pa.array(errors).dictionary_encode()  # of additive noise a whole table has one
+    if len(errors) > 1 and errors.min() == errors.max():  # of additive noise a whole table has one
+        return np.full(len(errors), _short(errors[:1])[0])
+    coded = pa.array(errors).dictionary_encode()
     errors = coded.dictionary.to_numpy()
     usual = np.isfinite(errors) & (errors > 0)
     places = DIGITS - 1 - np.floor(np.log10(np.where(usual, errors, 1.0)))

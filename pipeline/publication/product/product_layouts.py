@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.base.errors import PlanError, arg
@@ -38,12 +37,13 @@ from pipeline.publication.product.derived_columns import (
 )
 from pipeline.publication.product.product_spec import ColumnSpec, LayoutSpec, ProductSpec, RowsSpec, Texts
 from pipeline.publication.product.product_tables import LOWER, RELEASED, UPPER, Grid, ShownTable, ShownTables
-from pipeline.publication.release_folder import Reader
 from udfs.estimates.intervals import Statistics, whole_range
 from udfs.numbers.arrays import Floats
 from udfs.records.codes import OTHER
 
 Names = Mapping[str, Mapping[str, str]]  # level → code → name
+Known = dict[tuple[str, bool, str], Grid]  # by area, whether it is of earlier releases, and table
+Taken = Mapping[str, NDArray[Any]]  # figure → that of each cell of some areas
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,13 +99,13 @@ class Cells:
         over = tuple(number + 1 for number, level in enumerate(levels) if level not in self.by)
         cube = summed(cube, over) if over else cube
         left = [level for level in levels if level in self.by]
-        return cube.transpose(0, *(left.index(level) + 1 for level in self.by)).reshape(areas, -1)
+        cube = cube.transpose(0, *(left.index(level) + 1 for level in self.by))
+        return np.ascontiguousarray(cube.reshape(areas, -1))
 
-    def _figure(self, rows: pa.Table, areas: int, name: str, power: int = 1) -> NDArray[Any]:
-        numbers = release_folder.numbers(rows, name)
-        return self.taken(numbers if power == 1 else numbers**power, areas)
+    def _figure(self, rows: Taken, areas: int, name: str, power: int = 1) -> NDArray[Any]:
+        return self.taken(rows[name] if power == 1 else rows[name] ** power, areas)
 
-    def stated(self, rows: pa.Table, areas: int) -> Statistics:
+    def stated(self, rows: Taken, areas: int) -> Statistics:
         """Return values, errors and intervals of rows of the table, as published, or as bounds of sums."""
         source, figure = self.grid.source, partial(self._figure, rows, areas)
         values = figure(release_folder.VALUE)
@@ -116,7 +116,7 @@ class Cells:
             errors = np.minimum(errors, np.sqrt(figure(RELEASED[1], 2)))
         return Statistics(values, errors, values - source.reach * errors, values + source.reach * errors)
 
-    def part(self, taken: Mapping[Grid, pa.Table], areas: Sequence[str]) -> Part:
+    def part(self, taken: Mapping[Grid, Taken], areas: Sequence[str]) -> Part:
         """Return what a derived figure is made of: of its own cells, as they are stated."""
         source, stated = self.grid.source, self.stated(taken[self.grid], len(areas))
         cells = prod(self.grid.shape) * len(areas) // max(stated.value.size, 1) * source.merged
@@ -124,7 +124,7 @@ class Cells:
         return Part(self.grid, group, source.law, source.own.step * cells, source.own.interval, stated)
 
     def figures(
-        self, rows: pa.Table, areas: int, rule: WithholdSpec | None, limits: list[float], *, adds_up: bool
+        self, rows: Taken, areas: int, rule: WithholdSpec | None, limits: list[float], *, adds_up: bool
     ) -> Figures:
         """Return what is shown of rows of the table.
 
@@ -139,16 +139,19 @@ class Cells:
             own = source.shown == release_folder.VALUE
             shown = release_folder.rounded_to(values if own else self._figure(rows, areas, source.shown))
         relative = release_folder.coefficient(values, errors)
-        letters = sum((~(relative < each) for each in limits), np.zeros(values.shape, np.int8))  # the last one of NaN
-        letters = np.where(values > 0, letters, len(limits))
+        letters = np.zeros(values.shape, np.int8)
+        for each in limits:
+            letters += ~(relative < each)  # the last one of NaN
+        np.maximum(letters, np.int8(len(limits)) * ~(values > 0), out=letters)
         lower, upper = whole_range(lower, upper, source.own.step)
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower, relative)
-        if rule is not None:
+        whole = values.dtype == np.int64 and source.additive and not source.reconciled  # within their own intervals
+        if rule is not None and not whole:
             hidden |= (shown < lower) | (shown > upper)
         if source.reconciled:  # what cannot be negative has no range below 0
             lower, upper = np.maximum(lower, 0), np.maximum(upper, 0)
-        flags = np.where(hidden, len(limits) + 1, letters).astype(np.int8)
-        return Figures(shown, hidden, flags, lower, upper, relative, np.isnan(values))
+        np.maximum(letters, np.int8(len(limits) + 1) * hidden, out=letters)
+        return Figures(shown, hidden, letters, lower, upper, relative, np.zeros(values.shape, bool))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +165,7 @@ class Numbers:
     inner: Sequence[str] | None
     lacking: dict[str, None] = field(default_factory=dict)  # codes that it does not list
 
-    def part(self, _taken: Mapping[Grid, pa.Table], areas: Sequence[str]) -> Part:
+    def part(self, _taken: Mapping[Grid, Taken], areas: Sequence[str]) -> Part:
         """Return the numbers."""
         codes = areas if self.inner is None else self.inner
         numbers = self.spec.of(self.level, codes)
@@ -182,7 +185,7 @@ class Made:
     axes: tuple[int, ...]  # of a share: over which of them its total is
 
     def figures(
-        self, taken: Mapping[Grid, pa.Table], areas: Sequence[str], rule: WithholdSpec | None, limits: list[float]
+        self, taken: Mapping[Grid, Taken], areas: Sequence[str], rule: WithholdSpec | None, limits: list[float]
     ) -> Figures:
         """Return what is shown of it."""
         above, below = ([each.part(taken, areas) for each in side] for side in (self.above, self.below))
@@ -196,10 +199,19 @@ class Made:
 
 
 class Rows:
-    """Some rows of a layout: the grids that it needs, read on together, and the codes that tell its rows."""
+    """Some rows of a layout: the grids that it needs, and the codes that tell its rows.
 
-    def __init__(
-        self, product: ProductSpec, layout: LayoutSpec, rows: RowsSpec, tables: ShownTables, home: Path
+    `known`: the grids of the layout's other rows; its own join them.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 — what they are made of
+        self,
+        product: ProductSpec,
+        layout: LayoutSpec,
+        rows: RowsSpec,
+        tables: ShownTables,
+        home: Path,
+        known: Known,
     ) -> None:
         shown = [column for column in layout.columns if column.measure in product.measures]
         made = {each.name: product.derived[each.measure] for each in layout.columns if each.measure in product.derived}
@@ -210,19 +222,19 @@ class Rows:
         earlier = {name: needed[name] for each in made.values() if each.change for name in each.change}
         if earlier and tables.since is None:
             raise PlanError(f"{layout.file}: a change is since earlier releases: give them by {arg('since')}")
+        self._known = known
         self.grids = self._grids(product, tables, needed, home)
         before = self._grids(product, tables.since, earlier, home) if tables.since is not None else {}
         before = {measure: self._following(product, measure, grid, home) for measure, grid in before.items()}
-        self.cells = {
+        self.cells: dict[str, tuple[str, Cells | None]] = {
             each.name: (str(each.measure), Cells.of_column(self.grids[str(each.measure)], each, rows, layout.file))
             for each in shown
         }
-        grids = {id(grid): grid for grid in (*self.grids.values(), *before.values())}
+        self.needed = list(dict.fromkeys((*self.grids.values(), *before.values())))
         self._before, self._rows = before, rows
         adding = {name for total, others in layout.sums.items() for name in (total, *others)}
         self.add_up = {_key(*self.cells[name]) for name in adding}
-        first, *others_of = grids.values()
-        self.areas = first.areas
+        first, *others_of = self.needed
         self.codes = {level: first.codes[level] for level in rows.by[1:]}
         for other in others_of:
             alike = all(other.codes[level].equals(codes) for level, codes in self.codes.items())
@@ -233,8 +245,6 @@ class Rows:
         of_lists |= {shown: spec.per[0] for shown, spec in made.items() if spec.per and spec.per[0] in product.lists}
         self.numbers = {shown: self._listed(product, name, shown) for shown, name in of_lists.items()}
         self.made = {name: self._made(name, spec) for name, spec in made.items()}
-        self.inside = max(prod(grid.shape) for grid in grids.values())
-        self._readers = {grid: grid.source.reader() for grid in grids.values()}
 
     def _following(self, product: ProductSpec, measure: str, grid: Grid, home: Path) -> Grid:
         """Return the grid of an earlier table by the codes of today; remark on those that are new, or gone."""
@@ -270,17 +280,17 @@ class Rows:
         self, product: ProductSpec, tables: ShownTables, needed: Mapping[str, Texts], home: Path
     ) -> dict[str, Grid]:
         """Return the grid of each measure, one object for all of one table."""
-        grids: dict[str, Grid] = {}
         of_measure: dict[str, Grid] = {}
         file = self.layout.file
         for measure, table in tables.needed(needed, file, all_reconciled=product.reconciled).items():
             others = [level for level in table.levels if level != self.area]
             if len(others) == len(table.levels):
                 raise PlanError(f"{file}: its rows are by {self.area}, which the table {table.name} has not")
-            if table.name not in grids:
+            key = (self.area, tables.since is None, table.name)
+            if key not in self._known:
                 grid = Grid.of(table.turned((self.area, *others), home, file), file)
-                grids[table.name] = replace(grid, since=tables.since is None)
-            of_measure[measure] = grids[table.name]
+                self._known[key] = replace(grid, since=tables.since is None)
+            of_measure[measure] = self._known[key]
         return of_measure
 
     def _made(self, name: str, spec: DerivedSpec) -> Made:
@@ -316,14 +326,16 @@ class Rows:
         sizes, number = [len(each) for each in self.codes.values()], [*self.codes].index(level)
         return np.tile(np.repeat(np.array(of_codes), prod(sizes[number + 1 :])), prod(sizes[:number]))
 
-    def read(self, areas: int) -> tuple[pa.Array, dict[str, Figures | None]]:
-        """Return the next areas and, by column, its figures; None of an optional column without cells."""
-        taken = {grid: _taken(reader, grid, areas, self.layout) for grid, reader in self._readers.items()}
-        (first, codes), *others = [(grid, grid.areas_of(rows)) for grid, rows in taken.items()]
-        for other, of_other in others:
-            if not of_other.equals(codes):
-                raise not_alike(self.layout, first.source, other.source)
-        names, rule = codes.to_pylist(), self.layout.withhold
+    def bounded(self, name: str) -> bool:
+        """Whether a column has a range in every row: of sums the noise may have no variance, and so no end."""
+        cells = self.cells[name][1] if name in self.cells else None
+        return (
+            cells is not None and not cells.summed and not cells.grid.source.reconciled and cells.grid.source.additive
+        )
+
+    def figures(self, names: Sequence[str], taken: Mapping[Grid, Taken]) -> dict[str, Figures | None]:
+        """Return by column its figures in the areas that were `taken`; None of an optional column without cells."""
+        rule = self.layout.withhold
         known: dict[tuple[Any, ...], Figures] = {}  # a value, its flag and its notes are of the same cells
         for measure, cells in self.cells.values():
             key = _key(measure, cells)
@@ -336,7 +348,7 @@ class Rows:
         for name in self.numbers.keys() - self.made.keys():
             shown[name] = public_figures(self.numbers[name].part(taken, names))
         self._require_sums(shown)
-        return codes, shown
+        return shown
 
     def _end_with_totals(self, known: dict[tuple[Any, ...], Figures]) -> None:
         """End the ranges of what is added up where that of its total does, of reconciled figures alone."""
@@ -374,13 +386,6 @@ class Rows:
 
 def _key(measure: str, cells: Cells | None) -> tuple[Any, ...]:
     return measure, None if cells is None else tuple(cells.of.items())
-
-
-def _taken(reader: Reader, grid: Grid, areas: int, layout: LayoutSpec) -> pa.Table:
-    rows = reader.take(areas * prod(grid.shape))
-    if not grid.fits(rows, len(rows) // prod(grid.shape)):
-        raise grid.refused(layout.file)
-    return rows
 
 
 def not_alike(layout: LayoutSpec, first: ShownTable, other: ShownTable) -> PlanError:

@@ -108,17 +108,17 @@ class ShownTable:
         """The column that is shown: whole numbers that add up, where it is reconciled."""
         return DISPLAY if self.reconciled else VALUE
 
-    def reader(self) -> Reader:
-        """Return what reads the table from its first row on."""
-        return Reader(self.pieces() if self.kept is None else self.kept.pieces())
+    def reader(self, groups: int = 1, without: str | None = None) -> Reader:
+        """Return what reads the table from its first row on, so many row groups at once, `without` a figure or not."""
+        return Reader(self.pieces(groups, without) if self.kept is None else self.kept.pieces())
 
-    def pieces(self) -> Iterator[pa.Table]:
+    def pieces(self, groups: int = 1, without: str | None = None) -> Iterator[pa.Table]:
         """Yield keys, as dictionaries, and all figures, in key order; PlanError where estimates are of other cells."""
         if self.estimates is None or self.released is None:
-            yield from self.own.pieces(self.figures)
+            yield from self.own.pieces([name for name in self.figures if name != without], groups, threads=False)
             return
-        beside = Reader(self.released.pieces())
-        for piece in self.estimates.pieces(self.figures[: -len(RELEASED)]):
+        beside = Reader(self.released.pieces(groups=groups, threads=False))
+        for piece in self.estimates.pieces(self.figures[: -len(RELEASED)], groups, threads=False):
             other = beside.take(len(piece))
             if not same_keys(piece, other, self.levels):
                 raise PlanError(
@@ -272,7 +272,7 @@ class Grid:
             each = prod(self.shape[number + 1 :])
             keys = column(rows, level)
             numbers = keys.indices.to_numpy(zero_copy_only=False).reshape(-1, len(codes), each)
-            places = pc.index_in(codes, keys.dictionary).fill_null(-1).to_numpy(zero_copy_only=False)
+            places = pc.index_in(codes, keys.dictionary).fill_null(-1).to_numpy().astype(numbers.dtype)
             if not (numbers == places[None, :, None]).all():
                 return False
         area = column(rows, self.source.levels[0]).indices.to_numpy(zero_copy_only=False).reshape(areas, inside)
