@@ -145,8 +145,8 @@ class Cells:
         np.maximum(letters, np.int8(len(limits)) * ~(values > 0), out=letters)
         lower, upper = whole_range(lower, upper, source.own.step)
         hidden = np.zeros(values.shape, bool) if rule is None else withheld(rule, values, errors, lower, relative)
-        whole = values.dtype == np.int64 and source.additive and not source.reconciled  # within their own intervals
-        if rule is not None and not whole:
+        inside = values.dtype == np.int64 and source.additive and not source.reconciled  # within their own intervals
+        if rule is not None and not inside:
             hidden |= (shown < lower) | (shown > upper)
         if source.reconciled:  # what cannot be negative has no range below 0
             lower, upper = np.maximum(lower, 0), np.maximum(upper, 0)
